@@ -1,0 +1,28 @@
+"""What can go wrong on this machine; messages say what, where and what to do.
+
+Only the command-line entry points turn these into text and an exit status.
+"""
+
+
+class SwarmError(Exception):
+    """Something on our side went wrong, and the message says what to do about it."""
+
+
+class UsageError(SwarmError):
+    """The command was called wrongly: exit status 2."""
+
+
+class ConfigError(UsageError):
+    """A configuration is not valid; the message names the key."""
+
+
+class StoreError(SwarmError):
+    """Files on disk are missing, damaged, or can't be written."""
+
+
+class ChildError(SwarmError):
+    """A child process (engine, trainer, scorer) died, hung or answered with an error."""
+
+
+class NetworkError(SwarmError):
+    """A peer can't be reached, or a connection to it broke."""

@@ -1,0 +1,186 @@
+"""The port through which everything above talks to other participants.
+
+Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
+:mod:`echo2swarm.network.memory`. Rules that callers may rely on:
+
+- every method may be cancelled at any checkpoint without harm to other streams;
+- whatever goes wrong with a peer surfaces as :class:`NetworkError` or as
+  :class:`~protocols.errors.RemoteProtocolError`, nothing else;
+- a handler's exception ends its stream, never the process;
+- when the network closes, no task, port or file of it is left.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from echo2swarm.errors import NetworkError
+
+from protocols.gossip import Fate
+from protocols.ids import PeerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerInfo:
+    """A peer and the addresses under which it may answer."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    """Multiaddresses without the ``/p2p/`` part."""
+
+
+class Stream(Protocol):
+    """A duplex stream of frames to one authenticated peer."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Who is at the other end, proven by its key."""
+        ...
+
+    async def send(self, frame: bytes) -> None:
+        """Send one frame. Safe to call from several tasks; frames never interleave.
+
+        Raises:
+            NetworkError: the stream or the connection broke.
+        """
+        ...
+
+    async def receive(self) -> bytes:
+        """Return the next frame.
+
+        Raises:
+            NetworkError: the stream ended or broke. An end in the middle of a frame is
+                never taken for a whole one.
+            RemoteProtocolError: a frame over the protocol's limit was announced.
+        """
+        ...
+
+
+Handler = Callable[[Stream], Awaitable[None]]
+"""Serves one incoming stream; the stream is closed when it returns, reset when it raises."""
+
+Validator = Callable[[PeerId, bytes], Fate]
+"""Asked about every gossip message (author, data) before it is delivered or forwarded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeLimits:
+    """What one protocol's handler allows."""
+
+    max_frame_bytes: int
+    max_streams: int = 256
+    """At once, over all peers."""
+    max_streams_per_peer: int = 8
+    timeout_s: float = 60.0
+    """A stream that is open longer is reset; ``math.inf`` if the handler has deadlines itself."""
+
+
+class Network(Protocol):
+    """A running participant of the peer-to-peer network."""
+
+    @property
+    def peer(self) -> PeerId:
+        """Our own peer id."""
+        ...
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return where we can be dialled: multiaddresses with ``/p2p/PEER`` at the end."""
+        ...
+
+    def connected_peers(self) -> frozenset[PeerId]:
+        """Return the peers with an open connection."""
+        ...
+
+    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+        """Connect to a peer, trying each address; does nothing if connected.
+
+        Raises:
+            NetworkError: no address answered; the message names the peer and each address.
+        """
+        ...
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections to ``peer``."""
+        ...
+
+    def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
+        """From now on, answer incoming streams of ``protocol`` with ``handler``."""
+        ...
+
+    def open_stream(
+        self, peer: PeerId, protocol: str, *, max_frame_bytes: int, bulk: bool = False
+    ) -> AbstractAsyncContextManager[Stream]:
+        """Open a stream to a connected or known peer.
+
+        It is closed on leaving the context, reset if that is by an exception.
+        With ``bulk`` it goes over a connection of its own, so that control messages do not
+        queue behind it.
+
+        Raises:
+            NetworkError: the peer can't be reached or does not speak ``protocol``.
+        """
+        ...
+
+    def subscribe(
+        self, topic: str, validator: Validator
+    ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
+        """Join a gossip topic; the channel yields what the validator accepted.
+
+        The channel is bounded: a reader that lags behind loses the oldest messages.
+        """
+        ...
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        """Gossip ``data`` (under 1 MiB) to everybody who subscribed to ``topic``."""
+        ...
+
+    async def provide(self, key: bytes) -> None:
+        """Tell the DHT that we belong to ``key`` (32 bytes); to be repeated now and then."""
+        ...
+
+    async def find_providers(self, key: bytes) -> Sequence[PeerInfo]:
+        """Ask the DHT who belongs to ``key``; empty if nobody is found. Never includes us."""
+        ...
+
+    async def find_peer(self, peer: PeerId) -> PeerInfo | None:
+        """Ask the DHT for the addresses of ``peer``."""
+        ...
+
+    async def put_record(self, key: str, value: bytes) -> None:
+        """Store a sealed advert in the DHT under :func:`protocols.advert.key_of`."""
+        ...
+
+    async def get_record(self, key: str) -> bytes | None:
+        """Return the newest sealed advert the DHT has under ``key``; asks others, not a cache."""
+        ...
+
+
+async def call(
+    network: Network,
+    peer: PeerId,
+    protocol: str,
+    request: bytes,
+    *,
+    max_reply_bytes: int,
+    timeout_s: float,
+) -> bytes:
+    """Send one request frame on a stream of its own and return the one reply frame.
+
+    Raises:
+        NetworkError: not reachable, broken, or silent for ``timeout_s``.
+        RemoteProtocolError: the reply is over its limit.
+    """
+
+
+    try:
+        with trio.fail_after(timeout_s):
+            async with network.open_stream(
+                peer, protocol, max_frame_bytes=max_reply_bytes
+            ) as stream:
+                await stream.send(request)
+                return await stream.receive()
+    except trio.TooSlowError:
+        raise NetworkError(f"{peer} did not answer {protocol} within {timeout_s:g} s") from None

@@ -1,0 +1,95 @@
+"""Heartbeat and activation; specification: ``docs/specs/activation.md``.
+
+A node calls the learner; the learner never dials a node. So a node behind a
+home router needs no open port, and each heartbeat's answer carries what the
+learner wants of it. A node sends one at once when its state or version changes.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from protocols import advert
+from protocols.codec import Message
+from protocols.manifest import Version
+from protocols.reasons import Reason
+from protocols.ticket import MAX_ADDRESSES, Address, RunName
+
+PROTOCOL_ID: Final = "/echo2/heartbeat/1.0.0"
+MAX_REQUEST_BYTES: Final = 32 * 1024
+MAX_REPLY_BYTES: Final = 64 * 1024
+MAX_NEIGHBOURS: Final = 12
+MAX_REPORTS: Final = 16
+
+PeerName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
+SessionId = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
+"""Made new at each start of a process, so that a restart under the same identity shows."""
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+
+
+class NodeState(StrEnum):
+    """Where a node is in its life; the transitions are in :mod:`protocols.lifecycle`."""
+
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STANDBY = "standby"
+    ACTIVE = "active"
+    DRAINING = "draining"
+    LEFT = "left"
+
+
+class Directive(StrEnum):
+    """What the learner wants of a node."""
+
+    STANDBY = "standby"
+    ACTIVE = "active"
+    FINISHED = "finished"
+    """The run is over: leave."""
+
+
+class PeerReport(Message, frozen=True):
+    """What a node had to refuse from another peer since its last heartbeat."""
+
+    peer_id: PeerName
+    reason: Reason
+    count: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+
+
+class Heartbeat(Message, frozen=True):
+    """A node's report of itself. All of it is claims; the learner measures."""
+
+    run_id: RunName
+    session_id: SessionId
+    advert: Annotated[bytes, msgspec.Meta(max_length=advert.MAX_BYTES)]
+    """The node's sealed :class:`~protocols.advert.NodeAdvert`."""
+    state: NodeState
+    applied_version: Version | None
+    """What its engine samples with now."""
+    held_version: Version | None
+    """The newest version it holds whole and verified."""
+    num_rollouts_in_hand: Count
+    num_engine_restarts: Count
+    payload_bytes_sent: Count
+    payload_bytes_received: Count
+    reports: Annotated[tuple[PeerReport, ...], msgspec.Meta(max_length=MAX_REPORTS)] = ()
+
+
+class PeerAddresses(Message, frozen=True):
+    """A peer and where it may be reached."""
+
+    peer_id: PeerName
+    addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
+
+
+class HeartbeatReply(Message, frozen=True):
+    """What the learner answers."""
+
+    directive: Directive
+    why: Annotated[str, msgspec.Meta(max_length=200)]
+    """Why this directive, for the contributor to read."""
+    learner_step: Version
+    newest_version: Version
+    next_heartbeat_s: Annotated[float, msgspec.Meta(gt=0, le=3600)]
+    neighbours: Annotated[tuple[PeerAddresses, ...], msgspec.Meta(max_length=MAX_NEIGHBOURS)]
+    """Peers to exchange chunks with."""

@@ -1,0 +1,44 @@
+"""One way in and one way out for every message: limits first, then a typed decode."""
+
+from typing import TypeVar
+
+import msgspec
+
+from protocols.errors import LocalProtocolError, MalformedMessageError
+from protocols.reasons import Reason
+
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of everything that travels: immutable, and strict about its fields."""
+
+
+def encode(message: msgspec.Struct, *, max_bytes: int) -> bytes:
+    """Return ``message`` as msgpack.
+
+    Raises:
+        LocalProtocolError: it is longer than the protocol allows; the peer would refuse it.
+    """
+    data = msgspec.msgpack.encode(message)
+    if len(data) > max_bytes:
+        raise LocalProtocolError(
+            f"{type(message).__name__} of {len(data)} bytes, limit {max_bytes}"
+        )
+    return data
+
+
+def decode(data: bytes, kind: type[T], *, max_bytes: int) -> T:
+    """Parse one message; checks size, shape and every stated limit.
+
+    Raises:
+        MalformedMessageError: ``data`` is too long or is not a ``kind``.
+    """
+    if len(data) > max_bytes:
+        raise MalformedMessageError(
+            f"message of {len(data)} bytes, limit {max_bytes}", reason=Reason.TOO_LARGE
+        )
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as exc:
+        raise MalformedMessageError(f"not a valid {kind}: {exc}") from exc

@@ -1,0 +1,141 @@
+"""Policy manifest: names one policy version; specification: ``docs/specs/manifest.md``.
+
+A version's bytes travel as a *payload*: a byte stream named by the hash of its
+list of chunk hashes. The weights are one payload per version; what seldom
+changes (model config, tokenizer) is another, and is fetched once.
+"""
+
+import hashlib
+from typing import Annotated, Final
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from protocols.codec import Message
+from protocols.envelope import seal, unseal
+from protocols.errors import MalformedMessageError
+from protocols.ids import PolicyVersion, RunId
+from protocols.sampling import SamplingParams
+from protocols.ticket import RunName
+
+PROTOCOL_ID: Final = "/echo2/manifest/1.0.0"
+"""Also asked for on demand: request an empty frame, get the newest sealed manifest."""
+MAX_BYTES: Final = 256 * 1024
+SIGNING_CONTEXT: Final = b"echo2/manifest/1\0"
+
+MIN_CHUNK_BYTES: Final = 256 * 1024
+MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024
+MAX_CHUNKS: Final = 262_144
+MAX_FILES: Final = 1024
+
+Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+Version = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+FileName = Annotated[
+    str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+]
+
+
+def topic_of(run: RunId) -> str:
+    """Return the gossip topic on which the manifests of ``run`` travel."""
+    return f"echo2/{run}/manifest/1"
+
+
+class FileRef(Message, frozen=True):
+    """One file of a payload; the payload is its files' bytes, one after the other."""
+
+    name: FileName
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**50)]
+
+
+class PayloadRef(Message, frozen=True):
+    """A byte stream that peers exchange in chunks, named by its content."""
+
+    root_sha256: Digest
+    """SHA-256 of the concatenated SHA-256 hashes of the chunks."""
+    size_bytes: Annotated[int, msgspec.Meta(gt=0, lt=2**50)]
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=MIN_CHUNK_BYTES, le=MAX_CHUNK_BYTES)]
+    """All chunks but the last have this size."""
+    files: Annotated[tuple[FileRef, ...], msgspec.Meta(min_length=1, max_length=MAX_FILES)]
+
+    @property
+    def num_chunks(self) -> int:
+        """How many chunks the payload has."""
+        return -(-self.size_bytes // self.chunk_bytes)
+
+    def chunk_span(self, index: int) -> tuple[int, int]:
+        """Return (offset, length) of chunk ``index`` in bytes."""
+        offset = index * self.chunk_bytes
+        return offset, min(self.chunk_bytes, self.size_bytes - offset)
+
+
+class PolicyManifest(Message, frozen=True):
+    """One published policy version, and the rules under which it is used."""
+
+    run_id: RunName
+    version: Version
+    base_version: Version | None
+    """The version a delta applies to; None for a full snapshot."""
+    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
+    """How the weights payload becomes safetensors files: ``full`` as it is."""
+    weights: PayloadRef
+    weights_sha256: Digest
+    """SHA-256 of the reconstructed safetensors files, concatenated in the order of ``weights``."""
+    assets: PayloadRef
+    """Model config and tokenizer."""
+    sampling: SamplingParams
+    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)]
+    publish_every: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    num_versions_kept: Annotated[int, msgspec.Meta(ge=1, le=2000)]
+    """How many of the newest versions every holder keeps for others."""
+
+
+def check_payload(ref: PayloadRef) -> None:
+    """Check what types cannot say.
+
+    Raises:
+        MalformedMessageError: sizes that do not add up, or a name given twice.
+    """
+    if ref.num_chunks > MAX_CHUNKS:
+        raise MalformedMessageError(f"payload of {ref.num_chunks} chunks, limit {MAX_CHUNKS}")
+    total = sum(f.size_bytes for f in ref.files)
+    if total != ref.size_bytes:
+        raise MalformedMessageError(f"files add up to {total} bytes, payload is {ref.size_bytes}")
+    if len({f.name for f in ref.files}) != len(ref.files):
+        raise MalformedMessageError("a file name is given twice in one payload")
+
+
+def chunk_bytes_for(size_bytes: int) -> int:
+    """Return the chunk size for a payload: about a thousand chunks, a power of two."""
+    wanted = max(1, size_bytes // 1000)
+    return min(MAX_CHUNK_BYTES, max(MIN_CHUNK_BYTES, 1 << (wanted - 1).bit_length()))
+
+
+def root_of(chunk_hashes: bytes) -> bytes:
+    """Return the payload's name: SHA-256 of its chunk hashes, 32 bytes each."""
+    return hashlib.sha256(chunk_hashes).digest()
+
+
+def write(manifest: PolicyManifest, key: Ed25519PrivateKey) -> bytes:
+    """Return the signed bytes that gossip carries."""
+    return seal(manifest, key, context=SIGNING_CONTEXT)
+
+
+def read(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyManifest:
+    """Verify and decode a manifest from the network.
+
+    Raises:
+        RemoteProtocolError: not signed by the learner, not a manifest, or of another run.
+    """
+    manifest = unseal(
+        data, PolicyManifest, learner_key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES
+    )
+    if manifest.run_id != run:
+        raise MalformedMessageError(f"manifest of run {manifest.run_id!r}, this is {run!r}")
+    check_payload(manifest.weights)
+    check_payload(manifest.assets)
+    return manifest
+
+
+def version_of(manifest: PolicyManifest) -> PolicyVersion:
+    """Return the manifest's version as its own type."""
+    return PolicyVersion(manifest.version)

@@ -1,0 +1,114 @@
+"""The state of a run on one screen; specification: ``docs/specs/status.md``.
+
+The same message answers ``swarm status TICKET`` over the network and lies, as
+JSON, in the run directory for ``swarm status --run DIR``.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from protocols.activation import Count, NodeState, PeerName
+from protocols.codec import Message
+from protocols.manifest import Version
+from protocols.reasons import Reason
+from protocols.ticket import RunName
+
+PROTOCOL_ID: Final = "/echo2/status/1.0.0"
+MAX_REQUEST_BYTES: Final = 256
+MAX_REPLY_BYTES: Final = 2 * 1024 * 1024
+MAX_NODES: Final = 4096
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class StatusRequest(Message, frozen=True):
+    """Ask for the state of a run."""
+
+    run_id: RunName
+
+
+class ReasonCount(Message, frozen=True):
+    """How often something was refused for one reason."""
+
+    reason: Reason
+    count: Count
+
+
+class NodeStatus(Message, frozen=True):
+    """One node, as the learner knows it."""
+
+    peer_id: PeerName
+    name: str
+    engine: str
+    device: str
+    state: NodeState
+    is_connected: bool
+    """Whether its last heartbeat is recent."""
+    seconds_since_heartbeat: float
+    directive: str
+    why: str
+    applied_version: Version | None
+    broadcast_s: float | None
+    """From publish to applied, the last version it applied."""
+    rollouts_per_s: float
+    """Accepted rollouts, over the last minutes."""
+    num_in_flight: Count
+    num_accepted: Count
+    num_trained: Count
+    refusals: tuple[ReasonCount, ...]
+    """Of its rollouts, and what others refused from it."""
+    last_refusal: str
+    usd_per_hour: float
+    num_engine_restarts: Count
+    payload_bytes_sent: Count
+    payload_bytes_received: Count
+
+
+class StalenessCount(Message, frozen=True):
+    """How many trained rollouts had this staleness."""
+
+    staleness: Count
+    num_rollouts: Count
+
+
+class StatusReply(Message, frozen=True):
+    """One run, as its learner knows it."""
+
+    run_id: RunName
+    phase: str
+    """What the learner is doing: starting, waiting, training, publishing, finished, failed."""
+    at_unix_s: float
+    uptime_s: float
+    learner_step: Version
+    num_steps: Count
+    """How many steps the run is to have."""
+    newest_version: Version
+    max_staleness: Count
+    publish_every: Count
+    rollouts_per_step: Count
+    group_size: Count
+    window_s: float
+    """The shares and rates below are over at most this long."""
+    busy_share: Share
+    bubble_share: Share
+    """Waiting for rollouts."""
+    train_s: float | None
+    """Of one update, median over the window."""
+    broadcast_s: float | None
+    """Publish to applied, p95 over nodes and the window."""
+    needed_rollouts_per_s: float | None
+    supplied_rollouts_per_s: float
+    num_buffered: Count
+    num_in_flight: Count
+    staleness: tuple[StalenessCount, ...]
+    """From the ledger: every trained rollout of the run."""
+    reward_mean: float | None
+    """Of the newest batch."""
+    refusals: tuple[ReasonCount, ...]
+    worst_heartbeat_delay_s: float
+    """The longest the learner's event loop was late, over the window."""
+    payload_bytes_sent: Count
+    """Weights and assets that the learner itself sent."""
+    advice: str
+    nodes: Annotated[tuple[NodeStatus, ...], msgspec.Meta(max_length=MAX_NODES)]
