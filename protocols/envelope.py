@@ -50,9 +50,7 @@ class Envelope(Message, frozen=True):
         return decode(self.payload, kind, max_bytes=len(self.payload))
 
 
-def seal(
-    message: msgspec.Struct, key: Ed25519PrivateKey, *, context: bytes
-) -> bytes:
+def seal(message: msgspec.Struct, key: Ed25519PrivateKey, *, context: bytes) -> bytes:
     """Return ``message`` signed and encoded, ready to travel."""
     return msgspec.msgpack.encode(Envelope.sign(message, key, context=context))
 

@@ -1,0 +1,247 @@
+"""The parent's side: start a child, call it, notice its death, end it.
+
+A child belongs to the ``async with`` that opened it. It is in a process group
+of its own, so Ctrl-C in the terminal reaches only the parent.
+"""
+
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+import trio
+
+from echo2swarm.children.wire import (
+    MAX_FRAME_BYTES,
+    SOCKET_FD_VARIABLE,
+    Answer,
+    Call,
+    Failure,
+    Kind,
+    Progress,
+)
+from echo2swarm.errors import ChildError
+from protocols.errors import RemoteProtocolError
+from protocols.framing import FrameDecoder, frame
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+_TERM_GRACE_S: Final = 3.0
+_LOG_TAIL_BYTES: Final = 2000
+
+
+class _Pending:
+    def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
+        self.done = trio.Event()
+        self.answer: Answer | None = None
+        self.on_progress = on_progress
+
+
+class Child:
+    """A running child process."""
+
+    def __init__(
+        self,
+        name: str,
+        process: "subprocess.Popen[bytes]",
+        stream: trio.SocketStream,
+        log_path: Path | None,
+    ) -> None:
+        self.name = name
+        self._process = process
+        self._stream = stream
+        self._log_path = log_path
+        self._send_lock = trio.Lock()
+        self._next_id = 0
+        self._pending: dict[int, _Pending] = {}
+        self._dead = trio.Event()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether calls may still be answered."""
+        return not self._dead.is_set()
+
+    async def wait_dead(self) -> None:
+        """Return when the child has ended, for whatever cause."""
+        await self._dead.wait()
+
+    async def call(
+        self,
+        message: msgspec.Struct,
+        kind: type[T],
+        *,
+        timeout_s: float = math.inf,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> T:
+        """Send ``message`` and return the child's answer.
+
+        Calls are answered in the order in which they were made. A cancelled call is still
+        computed; its answer is dropped.
+
+        Raises:
+            ChildError: the child answered with an error, died, or took over ``timeout_s``.
+        """
+        if self._dead.is_set():
+            raise ChildError(self._obituary())
+        call_id, self._next_id = self._next_id, self._next_id + 1
+        pending = self._pending[call_id] = _Pending(on_progress)
+        raw = msgspec.Raw(msgspec.msgpack.encode(message))
+        try:
+            with trio.fail_after(timeout_s):
+                await self._write(frame(msgspec.msgpack.encode(Call(call_id, raw))))
+                await pending.done.wait()
+        except trio.TooSlowError:
+            raise ChildError(
+                f"{self.name} did not answer {type(message).__name__} within {timeout_s:g} s"
+            ) from None
+        finally:
+            self._pending.pop(call_id, None)
+        answer = pending.answer
+        if answer is None:
+            raise ChildError(self._obituary())
+        if answer.kind is Kind.ERROR:
+            failure = msgspec.msgpack.decode(answer.body, type=Failure)
+            raise ChildError(f"{self.name}: {failure.error}: {failure.message}")
+        return msgspec.msgpack.decode(answer.body, type=kind)
+
+    def kill(self) -> None:
+        """End the child at once; pending calls fail."""
+        if self._process.poll() is None:
+            self._process.kill()
+
+    async def _write(self, data: bytes) -> None:
+        async with self._send_lock:
+            try:
+                # A frame cut off by cancellation would garble all that follow.
+                with trio.CancelScope(shield=True):
+                    await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The reader has seen the same, and is about to fail all pending calls.
+                await self._dead.wait()
+
+    async def _read(self) -> None:
+        frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
+        decoder = msgspec.msgpack.Decoder(Answer)
+        try:
+            while data := await self._stream.receive_some(1 << 20):
+                for payload in frames.feed(data):
+                    self._take(decoder.decode(payload))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # as good as an end of stream: the child is gone
+        except (RemoteProtocolError, msgspec.MsgspecError) as exc:
+            log.error("child.garbled", child=self.name, error=str(exc))
+        finally:
+            self._dead.set()
+            for pending in self._pending.values():
+                pending.done.set()
+
+    def _take(self, answer: Answer) -> None:
+        pending = self._pending.get(answer.call_id)
+        if pending is None:
+            return  # the caller was cancelled
+        if answer.kind is Kind.PROGRESS:
+            if pending.on_progress is not None:
+                pending.on_progress(msgspec.msgpack.decode(answer.body, type=Progress))
+            return
+        pending.answer = answer
+        pending.done.set()
+
+    def _obituary(self) -> str:
+        status = self._process.poll()
+        if status is None:
+            how = "closed its socket"
+        elif status < 0:
+            how = f"was killed by {signal.Signals(-status).name}"
+        else:
+            how = f"exited with status {status}"
+        where = f"; its log: {self._log_path}" if self._log_path else ""
+        return f"{self.name} {how}{where}{self._last_words()}"
+
+    def _last_words(self) -> str:
+        if self._log_path is None:
+            return ""
+        try:
+            with self._log_path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return f" (last line: {lines[-1][:300]})" if lines else ""
+
+
+@asynccontextmanager
+async def open_child(
+    module: str,
+    *,
+    name: str,
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    log_path: Path | None = None,
+) -> AsyncIterator[Child]:
+    """Run ``python -m module`` as a child for the length of the context.
+
+    Args:
+        module: its ``main`` must end in :func:`echo2swarm.children.worker.serve`.
+        name: for messages, as in ``engine``.
+        arguments: command-line arguments of the module.
+        env: added to, and overriding, this process's environment.
+        log_path: where its output is appended; else it goes to our standard error.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        # Popen here, not in a thread: it takes milliseconds, and the child must not be
+        # tied to a worker thread that trio may end.
+        with open(log_path, "ab") if log_path else open(os.dup(2), "wb") as output:  # noqa: ASYNC230
+            process = subprocess.Popen(  # noqa: ASYNC220, S603
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(env or {}), SOCKET_FD_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+    child = Child(name, process, stream, log_path)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child._read)
+            try:
+                yield child
+            finally:
+                nursery.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):
+            await stream.aclose()
+            await _end(process)
+
+
+async def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the child, which ends by itself when its socket closes; insist if it does not."""
+    for insist in (lambda: None, process.terminate, process.kill):
+        insist()
+        with trio.move_on_after(_TERM_GRACE_S):
+            # Polling: pidfds are not everywhere, and this is the last second of a process.
+            while process.poll() is None:
+                await trio.sleep(0.02)
+            return
+    process.wait()

@@ -1,0 +1,50 @@
+"""What parent and child say to each other: calls, answers, progress."""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from protocols.codec import Message
+
+MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
+"""Both ends are ours; this only stops a length that is garbage."""
+SOCKET_FD_VARIABLE: Final = "ECHO2_CHILD_FD"
+
+
+class Kind(StrEnum):
+    """What a frame from the child is."""
+
+    RESULT = "result"
+    ERROR = "error"
+    PROGRESS = "progress"
+
+
+class Call(Message, frozen=True):
+    """Parent to child."""
+
+    call_id: int
+    body: msgspec.Raw
+
+
+class Answer(Message, frozen=True):
+    """Child to parent; any number of PROGRESS, then one RESULT or ERROR."""
+
+    call_id: int
+    kind: Kind
+    body: msgspec.Raw
+
+
+class Progress(Message, frozen=True):
+    """How far a long call has come."""
+
+    what: str
+    done: float
+    total: float
+
+
+class Failure(Message, frozen=True):
+    """Why a call failed; the child lives on."""
+
+    error: str
+    message: str

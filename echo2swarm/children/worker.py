@@ -1,0 +1,84 @@
+"""The child's side: answer calls one after the other until the parent is gone.
+
+A thread reads the socket, so that the child ends within moments of its parent's
+death, however that came about, even in the middle of a long computation.
+"""
+
+import os
+import queue
+import signal
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from echo2swarm.children.wire import (
+    MAX_FRAME_BYTES,
+    SOCKET_FD_VARIABLE,
+    Answer,
+    Call,
+    Failure,
+    Kind,
+    Progress,
+)
+from protocols.framing import FrameDecoder, frame
+
+R = TypeVar("R")
+
+OnProgress = Callable[[str, float, float], None]
+"""Called with what is being done, how much is done, and how much there is in all."""
+
+
+def serve(calls: type[R], handle: Callable[[R, OnProgress], msgspec.Struct]) -> None:
+    """Answer calls until the parent closes the socket; then end the process.
+
+    Args:
+        calls: the struct, or the tagged union of structs, that calls are.
+        handle: computes the answer. What it raises is sent to the parent as an error, and
+            the child goes on; state must therefore be as before the call.
+    """
+    # The terminal's Ctrl-C is for the parent, which decides what becomes of the child.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(os.environ.pop(SOCKET_FD_VARIABLE)))
+    inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+    decoder = msgspec.msgpack.Decoder(calls)
+    while True:
+        call = inbox.get()
+
+        def on_progress(what: str, done: float, total: float, call_id: int = call.call_id) -> None:
+            _send(connection, call_id, Kind.PROGRESS, Progress(what, done, total))
+
+        try:
+            result = handle(decoder.decode(call.body), on_progress)
+        except Exception as exc:
+            traceback.print_exc()
+            failure = Failure(type(exc).__name__, str(exc)[:4000])
+            _send(connection, call.call_id, Kind.ERROR, failure)
+        else:
+            _send(connection, call.call_id, Kind.RESULT, result)
+
+
+def _read(connection: socket.socket, inbox: "queue.SimpleQueue[Call]") -> None:
+    frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
+    decoder = msgspec.msgpack.Decoder(Call)
+    while True:
+        try:
+            data = connection.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            os._exit(0)  # the parent is gone: nobody is left to compute for
+        for payload in frames.feed(data):
+            inbox.put(decoder.decode(payload))
+
+
+def _send(connection: socket.socket, call_id: int, kind: Kind, body: msgspec.Struct) -> None:
+    raw = msgspec.Raw(msgspec.msgpack.encode(body))
+    try:
+        connection.sendall(frame(msgspec.msgpack.encode(Answer(call_id, kind, raw))))
+    except OSError:
+        os._exit(0)

@@ -1,0 +1,148 @@
+"""The run's configuration: one TOML file, read into frozen structs.
+
+Every key is documented where it is defined; ``echo2-learner init`` writes a
+commented file from these docstrings, so they are for run owners to read.
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NonNegative = Annotated[float, msgspec.Meta(ge=0)]
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table: immutable, and unknown keys are an error."""
+
+
+class RunTable(Table, frozen=True):
+    """What the run is."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,48}$")] = "run"
+    """Part of the run id, which nodes and logs show."""
+    num_steps: AtLeastOne = 100
+    """Optimizer steps to do."""
+    seed: Natural = 0
+    """Prompts, sampling seeds and the optimizer follow from it."""
+
+
+class ModelTable(Table, frozen=True):
+    """What is trained."""
+
+    path: str = "embedded"
+    """A folder in Hugging Face format with safetensors, a hub id, or "embedded" (SmolLM2-135M)."""
+
+
+class SwarmTable(Table, frozen=True):
+    """How the learner appears in the network."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4150",)
+    """Multiaddresses to listen on."""
+    advertise: tuple[str, ...] = ()
+    """Addresses to put into the ticket instead of those found on this machine."""
+    bootstrap: tuple[str, ...] = ()
+    """Further peers (multiaddresses with /p2p/) to join the DHT through."""
+    heartbeat_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)] = 2.0
+    """How often nodes report."""
+    ticket_valid_h: Positive = 720.0
+    """How long the ticket admits new nodes, in hours."""
+
+
+class RolloutTable(Table, frozen=True):
+    """How rollouts are made and how stale they may be."""
+
+    prompts_per_step: AtLeastOne = 16
+    """Groups that one update consumes."""
+    group_size: Annotated[int, msgspec.Meta(ge=2, le=256)] = 8
+    """Completions per prompt; advantages are relative to the group."""
+    max_staleness: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
+    """S: a rollout of version v may enter the update that starts from version t iff t - v <= S."""
+    publish_every: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    """Publish a version every this many steps; at most max_staleness + 1."""
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    """Of sampling; the full distribution is sampled."""
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=131_072)] = 256
+    """Length at which a completion is cut off."""
+    lease_prompts: AtLeastOne = 2
+    """Prompts per lease."""
+    lease_timeout_s: Positive = 120.0
+    """A lease not finished within this time is leased to others."""
+    headroom: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.15
+    """Rollouts in flight and buffered beyond what is needed, as a share of it."""
+
+
+class SelectorTable(Table, frozen=True):
+    """Which nodes are activated."""
+
+    max_usd_per_hour: Positive | None = None
+    """Of all active nodes together."""
+    max_nodes: AtLeastOne | None = None
+    """Active at once."""
+
+
+class TrainerTable(Table, frozen=True):
+    """The update."""
+
+    kind: Literal["grpo", "sleep"] = "grpo"
+    """"sleep" waits train_s seconds instead of training: for benchmarks of the swarm."""
+    learning_rate: Positive = 1e-6
+    """Of AdamW, after warm-up."""
+    warmup_steps: Natural = 5
+    """Steps over which the learning rate rises linearly."""
+    beta1: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.9
+    """Of AdamW."""
+    beta2: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.99
+    """Of AdamW."""
+    weight_decay: NonNegative = 0.0
+    """Of AdamW."""
+    max_grad_norm: Positive = 1.0
+    """Gradients are scaled down to this norm."""
+    clip_low: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.2
+    """Lower clip of the policy ratio: 1 - clip_low."""
+    clip_high: Positive = 0.28
+    """Upper clip of the policy ratio: 1 + clip_high."""
+    importance_cap: Positive = 2.0
+    """Truncation of the importance weight between the learner's and the sampling policy."""
+    kl_coefficient: NonNegative = 0.0
+    """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
+    length_norm: Literal["token", "sequence", "constant"] = "constant"
+    """Losses are averaged over all tokens, per sequence first, or over a constant length."""
+    scale_advantages: bool = True
+    """Divide advantages by the group's standard deviation."""
+    micro_batch_tokens: AtLeastOne = 4096
+    """Most tokens in one forward pass."""
+    device: str = "auto"
+    """"auto", "cpu", "cuda" or "cuda:N"."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of forward and backward; master weights are always float32."""
+    publish_dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    """Of the weights that nodes receive."""
+    threads: Natural = 0
+    """CPU threads of the trainer; 0 decides by the machine."""
+    train_s: Positive = 1.0
+    """Only for kind = "sleep"."""
+
+
+class CheckpointTable(Table, frozen=True):
+    """What survives a crash."""
+
+    every_steps: Natural = 10
+    """Save a checkpoint every this many steps, and at the end; 0 only at the end."""
+    keep: AtLeastOne = 2
+    """Checkpoints kept."""
+
+
+class LearnerConfig(Table, frozen=True):
+    """All of it."""
+
+    run: RunTable = RunTable()
+    model: ModelTable = ModelTable()
+    task: dict[str, Any] = msgspec.field(default_factory=lambda: {"kind": "arithmetic"})
+    swarm: SwarmTable = SwarmTable()
+    rollouts: RolloutTable = RolloutTable()
+    selector: SelectorTable = SelectorTable()
+    trainer: TrainerTable = TrainerTable()
+    checkpoint: CheckpointTable = CheckpointTable()

@@ -1,0 +1,1 @@
+"""The scorer: a child process that runs the task, its tokenizer and its verifier."""

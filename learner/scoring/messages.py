@@ -1,0 +1,87 @@
+"""What the learner asks of its scorer process; specification: ``docs/specs/children.md``.
+
+Task code is the user's own: it may import anything, be slow, or crash. So it
+runs apart, is called with deadlines, and is restarted when it dies.
+"""
+
+from typing import Any
+
+from protocols.codec import Message
+
+
+class OpenTask(Message, frozen=True, tag="open_task"):
+    """Load the task and the tokenizer. First call."""
+
+    task: dict[str, Any]
+    """The ``[task]`` table of the resolved config."""
+    model_dir: str
+    seed: int
+
+
+class TaskOpened(Message, frozen=True):
+    """The task is ready."""
+
+    description: str
+    num_prompts: int | None
+    """None where prompts are made without end."""
+    vocab_size: int
+    eos_token_id: int | None
+    stop_token_ids: tuple[int, ...]
+    """What the task wants completions to stop at, as token ids (EOS included)."""
+
+
+class DrawPrompts(Message, frozen=True, tag="draw_prompts"):
+    """Prompts number ``start`` to ``start + count - 1`` of the run, in an order set by the seed."""
+
+    start: int
+    count: int
+
+
+class Prompt(Message, frozen=True):
+    """One prompt."""
+
+    index: int
+    """Its number in the run; the group's id."""
+    tokens: bytes
+    """Packed."""
+    text: str
+
+
+class Prompts(Message, frozen=True):
+    """The answer to :class:`DrawPrompts`."""
+
+    prompts: tuple[Prompt, ...]
+
+
+class Completion(Message, frozen=True):
+    """One completion to score."""
+
+    index: int
+    """Of its prompt."""
+    tokens: bytes
+    """Packed."""
+
+
+class Score(Message, frozen=True, tag="score"):
+    """Score completions."""
+
+    completions: tuple[Completion, ...]
+
+
+class Reward(Message, frozen=True):
+    """The score of one completion."""
+
+    reward: float | None
+    """None if the verifier failed on it."""
+    text: str
+    """The completion as text, cut at 2,000 characters; for samples in the log."""
+    error: str = ""
+
+
+class Scores(Message, frozen=True):
+    """The answer to :class:`Score`, in its order."""
+
+    rewards: tuple[Reward, ...]
+
+
+ScorerCall = OpenTask | DrawPrompts | Score

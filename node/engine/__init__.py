@@ -1,0 +1,1 @@
+"""Rollout engines: what turns prompts into completions, in a child process."""

@@ -1,0 +1,119 @@
+"""Child processes: real ones, of plain Python."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from echo2swarm.children.parent import open_child
+from echo2swarm.children.wire import Progress
+from echo2swarm.errors import ChildError
+from tests.echo2swarm.children.sample_child import Add, Exit, Fail, Sleep, Sum
+
+MODULE = "tests.echo2swarm.children.sample_child"
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
+
+
+async def test_a_call_is_answered_with_progress_on_the_way() -> None:
+    seen: list[Progress] = []
+
+    async with open_child(MODULE, name="adder") as child:
+        answer = await child.call(Add(2, 3), Sum, timeout_s=30, on_progress=seen.append)
+
+    assert answer == Sum(5)
+    assert seen == [Progress("adding", 1, 1)]
+
+
+async def test_a_failed_call_says_why_and_the_child_lives_on(tmp_path: Path) -> None:
+    async with open_child(MODULE, name="adder", log_path=tmp_path / "log") as child:
+        with pytest.raises(ChildError, match="adder: ValueError: no such sum"):
+            await child.call(Fail("no such sum"), Sum, timeout_s=30)
+
+        assert await child.call(Add(1, 1), Sum, timeout_s=30) == Sum(2)
+
+
+async def test_the_death_of_the_child_fails_all_pending_calls(tmp_path: Path) -> None:
+    failed: list[str] = []
+
+    async def call(message: Sleep) -> None:
+        try:
+            await child.call(message, Sum)
+        except ChildError as exc:
+            failed.append(str(exc))
+
+    async with open_child(MODULE, name="sleeper", log_path=tmp_path / "log") as child:
+        assert await child.call(Add(0, 0), Sum, timeout_s=30) == Sum(0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, Sleep(3600))
+            nursery.start_soon(call, Sleep(3600))
+            await trio.testing.wait_all_tasks_blocked()
+            os.kill(child.pid, signal.SIGKILL)
+        await child.wait_dead()
+        with pytest.raises(ChildError):
+            await child.call(Add(1, 1), Sum)
+
+    assert len(failed) == 2
+    assert all("sleeper" in message for message in failed)
+
+
+async def test_the_exit_status_is_told(tmp_path: Path) -> None:
+    async with open_child(MODULE, name="quitter", log_path=tmp_path / "log") as child:
+        with pytest.raises(ChildError, match="quitter"):
+            await child.call(Exit(7), Sum, timeout_s=30)
+
+
+async def test_a_call_over_its_time_is_an_error_and_later_calls_get_their_own_answers() -> None:
+    async with open_child(MODULE, name="sleeper") as child:
+        with pytest.raises(ChildError, match=r"did not answer Sleep within 0\.1 s"):
+            await child.call(Sleep(0.5), Sum, timeout_s=0.1)
+
+        assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+
+
+async def test_leaving_the_context_ends_a_busy_child_and_its_tasks(tmp_path: Path) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+    async with open_child(MODULE, name="sleeper", log_path=tmp_path / "log") as child:
+        await child.call(Add(0, 0), Sum, timeout_s=30)
+        with trio.move_on_after(0.2):
+            await child.call(Sleep(3600), Sum)
+        pid = child.pid
+
+    assert not is_running(pid)
+    assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+@pytest.mark.processes
+def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    script = f"""
+import trio
+from echo2swarm.children.parent import open_child
+from tests.echo2swarm.children.sample_child import Add, Sleep, Sum
+async def main():
+    async with open_child({MODULE!r}, name="sleeper") as child:
+        await child.call(Add(0, 0), Sum)
+        print(child.pid, flush=True)
+        await child.call(Sleep(3600), Sum)
+trio.run(main)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(next(line for line in parent.stdout if line.strip().isdigit()))
+        parent.kill()
+        parent.wait()
+
+    for _ in range(200):
+        if not is_running(pid):
+            break
+        signal.sigtimedwait([], 0.05)
+    assert not is_running(pid)
