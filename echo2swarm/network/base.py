@@ -18,7 +18,6 @@ from typing import Protocol
 import trio
 
 from echo2swarm.errors import NetworkError
-
 from protocols.gossip import Fate
 from protocols.ids import PeerId
 
@@ -173,8 +172,6 @@ async def call(
         NetworkError: not reachable, broken, or silent for ``timeout_s``.
         RemoteProtocolError: the reply is over its limit.
     """
-
-
     try:
         with trio.fail_after(timeout_s):
             async with network.open_stream(

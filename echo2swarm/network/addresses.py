@@ -1,0 +1,58 @@
+"""Multiaddresses as text: which peer, and where.
+
+On the wire and in tickets an address ends in ``/p2p/PEER``; inside, a peer and
+the places where it may answer are kept apart (:class:`~echo2swarm.network.base.PeerInfo`).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from echo2swarm.network.base import PeerInfo
+from protocols.errors import MalformedMessageError
+from protocols.ids import PeerId, public_key_of
+from protocols.ticket import MAX_ADDRESSES
+
+_SEPARATOR: Final = "/p2p/"
+
+
+def split_address(address: str) -> tuple[PeerId, str]:
+    """Return the peer that ``address`` names, and the address without it.
+
+    Raises:
+        MalformedMessageError: there is no ``/p2p/PEER`` at the end, or nothing before it.
+    """
+    where, separator, name = address.rpartition(_SEPARATOR)
+    if not separator or not where.startswith("/"):
+        raise MalformedMessageError(
+            f"{address[:120]!r} is not an address of the form /ip4/HOST/tcp/PORT/p2p/PEER"
+        )
+    peer = PeerId(name)
+    public_key_of(peer)
+    return peer, where
+
+
+def join_address(peer: PeerId, where: str) -> str:
+    """Return the address of ``peer`` at ``where``, as tickets and adverts carry it."""
+    return f"{where}{_SEPARATOR}{peer}"
+
+
+def group_by_peer(addresses: Iterable[str]) -> tuple[PeerInfo, ...]:
+    """Return one :class:`PeerInfo` per peer, in order of first mention; skips what is malformed."""
+    found: dict[PeerId, list[str]] = {}
+    for address in addresses:
+        try:
+            peer, where = split_address(address)
+        except MalformedMessageError:
+            continue
+        places = found.setdefault(peer, [])
+        if where not in places and len(places) < MAX_ADDRESSES:
+            places.append(where)
+    return tuple(PeerInfo(peer=p, addresses=tuple(places)) for p, places in found.items())
+
+
+def merge(first: Iterable[str], *more: Iterable[str]) -> tuple[str, ...]:
+    """Return the addresses of all arguments once each, the first mentioned first, bounded."""
+    merged = dict.fromkeys(first)
+    for addresses in more:
+        merged.update(dict.fromkeys(addresses))
+    return tuple(merged)[:MAX_ADDRESSES]

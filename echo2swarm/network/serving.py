@@ -1,0 +1,123 @@
+"""What both adapters do around a handler and a subscriber: limits, guards, bounded queues."""
+
+from collections import Counter
+
+import structlog
+import trio
+
+from echo2swarm.errors import NetworkError
+from echo2swarm.network.base import Handler, ServeLimits, Stream, Validator
+from protocols.errors import RemoteProtocolError
+from protocols.gossip import Fate
+from protocols.ids import PeerId, short
+
+GOSSIP_QUEUE_MESSAGES = 256
+"""A reader that is this many messages behind loses the oldest."""
+MAX_GOSSIP_BYTES = 1_000_000
+"""GossipSub silently loses messages from 1 MiB on, its own envelope included."""
+
+_log = structlog.get_logger()
+
+
+def leaves(exc: BaseException) -> list[BaseException]:
+    """Return the exceptions that ``exc`` stands for: itself, or what a nursery gathered in it."""
+    if isinstance(exc, BaseExceptionGroup):
+        return [leaf for inner in exc.exceptions for leaf in leaves(inner)]
+    return [exc]
+
+
+class Service:
+    """One served protocol: counts its streams, and runs its handler so that nothing escapes."""
+
+    def __init__(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
+        self.limits = limits
+        self._protocol = protocol
+        self._handler = handler
+        self._num_streams: Counter[PeerId] = Counter()
+
+    async def run(self, stream: Stream) -> bool:
+        """Serve one incoming stream; returns whether to close it (True) or to reset it."""
+        peer = stream.peer
+        if (
+            self._num_streams[peer] >= self.limits.max_streams_per_peer
+            or self._num_streams.total() >= self.limits.max_streams
+        ):
+            self._warn("stream.refused", peer, "too many streams at once")
+            return False
+        self._num_streams[peer] += 1
+        try:
+            return await self._guarded(stream)
+        finally:
+            self._num_streams[peer] -= 1
+            if not self._num_streams[peer]:
+                del self._num_streams[peer]
+
+    async def _guarded(self, stream: Stream) -> bool:
+        with trio.CancelScope(deadline=trio.current_time() + self.limits.timeout_s) as scope:
+            try:
+                await self._handler(stream)
+            except Exception as exc:
+                self._report(stream.peer, exc)
+                return False
+            return True
+        if scope.cancelled_caught:
+            self._warn("stream.timed_out", stream.peer, f"open for {self.limits.timeout_s:g} s")
+        return False
+
+    def _report(self, peer: PeerId, exc: Exception) -> None:
+        """Log what ended a handler, by whose fault it was. It costs the stream, not the process."""
+        faults = leaves(exc)
+        remote = [fault for fault in faults if isinstance(fault, RemoteProtocolError)]
+        if not all(isinstance(fault, NetworkError | RemoteProtocolError) for fault in faults):
+            _log.error("handler.failed", protocol=self._protocol, peer=short(peer), exc_info=exc)
+        elif remote:
+            self._warn("stream.rejected", peer, str(remote[0]), reason=remote[0].reason.value)
+        else:
+            # Peers come and go: that is no news, and no fault of theirs.
+            _log.debug("stream.broken", protocol=self._protocol, peer=short(peer), error=str(exc))
+
+    def _warn(self, event: str, peer: PeerId, error: str, **fields: str) -> None:
+        _log.warning(event, protocol=self._protocol, peer=short(peer), error=error, **fields)
+
+
+class Subscription:
+    """A bounded queue of gossip messages that forgets the oldest when its reader lags."""
+
+    def __init__(self, topic: str, validator: Validator) -> None:
+        self._topic = topic
+        self._validator = validator
+        self._send, self.receive = trio.open_memory_channel[tuple[PeerId, bytes]](
+            GOSSIP_QUEUE_MESSAGES
+        )
+
+    def judge(self, author: PeerId, data: bytes) -> Fate:
+        """Ask the validator; one that raises rejects."""
+        try:
+            return self._validator(author, data)
+        except RemoteProtocolError as exc:
+            _log.warning(
+                "gossip.rejected",
+                topic=self._topic,
+                peer=short(author),
+                reason=exc.reason.value,
+                error=str(exc),
+            )
+        except Exception:
+            _log.exception("validator.failed", topic=self._topic, peer=short(author))
+        return Fate.REJECT
+
+    def deliver(self, author: PeerId, data: bytes) -> None:
+        """Queue an accepted message."""
+        try:
+            try:
+                self._send.send_nowait((author, data))
+            except trio.WouldBlock:
+                self.receive.receive_nowait()
+                self._send.send_nowait((author, data))
+                _log.warning("gossip.dropped", topic=self._topic, error="reader lags behind")
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            return  # The reader has closed its end and wants no more.
+
+    def close(self) -> None:
+        """End the reader's iteration after what is queued."""
+        self._send.close()
