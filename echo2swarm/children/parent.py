@@ -237,11 +237,13 @@ async def open_child(
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:
     """Wait for the child, which ends by itself when its socket closes; insist if it does not."""
-    for insist in (lambda: None, process.terminate, process.kill):
-        insist()
+    insist: tuple[Callable[[], None] | None, ...] = (None, process.terminate, process.kill)
+    for act in insist:
+        if act is not None:
+            act()
         with trio.move_on_after(_TERM_GRACE_S):
             # Polling: pidfds are not everywhere, and this is the last second of a process.
-            while process.poll() is None:
+            while process.poll() is None:  # noqa: ASYNC110
                 await trio.sleep(0.02)
             return
     process.wait()
