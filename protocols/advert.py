@@ -27,7 +27,7 @@ class NodeAdvert(Message, frozen=True):
 
     run_id: RunName
     peer_id: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
-    role: Annotated[str, msgspec.Meta(pattern="^(learner|node)$")]
+    role: Annotated[str, msgspec.Meta(pattern=r"^(learner|node)\Z")]
     seq: Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
     """Of two adverts of one peer the one with the higher number counts."""
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
@@ -46,7 +46,7 @@ def key_of(run: RunId, peer: PeerId) -> str:
 
 def write(advert: NodeAdvert, key: Ed25519PrivateKey) -> bytes:
     """Return the signed bytes that the DHT stores."""
-    return seal(advert, key, context=SIGNING_CONTEXT)
+    return seal(advert, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
 
 
 def read(data: bytes, *, run: RunId, peer: PeerId) -> NodeAdvert:

@@ -41,4 +41,6 @@ def decode(data: bytes, kind: type[T], *, max_bytes: int) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError) as exc:
-        raise MalformedMessageError(f"not a valid {kind}: {exc}") from exc
+        # The text quotes the peer, who must not fill our logs.
+        name = getattr(kind, "__name__", str(kind))
+        raise MalformedMessageError(f"not a valid {name}: {str(exc)[:200]}") from exc

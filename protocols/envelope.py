@@ -12,7 +12,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocols.codec import Message, decode
+from protocols.codec import Message, decode, encode
 from protocols.errors import BadSignatureError
 
 SIGNATURE_BYTES: Final = 64
@@ -50,9 +50,15 @@ class Envelope(Message, frozen=True):
         return decode(self.payload, kind, max_bytes=len(self.payload))
 
 
-def seal(message: msgspec.Struct, key: Ed25519PrivateKey, *, context: bytes) -> bytes:
-    """Return ``message`` signed and encoded, ready to travel."""
-    return msgspec.msgpack.encode(Envelope.sign(message, key, context=context))
+def seal(
+    message: msgspec.Struct, key: Ed25519PrivateKey, *, context: bytes, max_bytes: int
+) -> bytes:
+    """Return ``message`` signed and encoded, ready to travel.
+
+    Raises:
+        LocalProtocolError: it is longer than the protocol allows; nobody would read it.
+    """
+    return encode(Envelope.sign(message, key, context=context), max_bytes=max_bytes)
 
 
 def unseal(

@@ -20,6 +20,8 @@ GroupId = NewType("GroupId", int)
 # PublicKey{Type: Ed25519 (08 01), Data: 32 bytes (12 20)}.
 # https://github.com/libp2p/specs/blob/master/peer-ids/peer-ids.md
 _ED25519_PREFIX: Final = bytes.fromhex("002408011220")
+# Decoding base58 takes time quadratic in the length; an Ed25519 peer id has 52 characters.
+_MAX_PEER_ID_CHARS: Final = 80
 
 
 def peer_id_of(public_key: Ed25519PublicKey) -> PeerId:
@@ -34,12 +36,16 @@ def public_key_of(peer: PeerId) -> Ed25519PublicKey:
         MalformedMessageError: ``peer`` is not an Ed25519 peer id.
     """
     try:
-        raw = base58.b58decode(peer)
+        raw = base58.b58decode(peer[: _MAX_PEER_ID_CHARS + 1])
     except ValueError:
         raise MalformedMessageError(f"{peer[:60]!r} is not a base58 peer id") from None
     if len(raw) != len(_ED25519_PREFIX) + 32 or not raw.startswith(_ED25519_PREFIX):
         raise MalformedMessageError(f"{peer[:60]!r} is not an Ed25519 peer id")
-    return Ed25519PublicKey.from_public_bytes(raw[len(_ED25519_PREFIX) :])
+    key = Ed25519PublicKey.from_public_bytes(raw[len(_ED25519_PREFIX) :])
+    # base58 overlooks white space at the end: one key must not go by two names.
+    if peer_id_of(key) != peer:
+        raise MalformedMessageError(f"{peer[:60]!r} is not written as a peer id is")
+    return key
 
 
 def short(peer: PeerId) -> str:

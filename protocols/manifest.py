@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocols.codec import Message
 from protocols.envelope import seal, unseal
-from protocols.errors import MalformedMessageError
+from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PolicyVersion, RunId
+from protocols.reasons import Reason
 from protocols.sampling import SamplingParams
 from protocols.ticket import RunName
 
@@ -31,7 +32,7 @@ MAX_FILES: Final = 1024
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Version = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
 FileName = Annotated[
-    str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")
+    str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 ]
 
 
@@ -116,8 +117,12 @@ def root_of(chunk_hashes: bytes) -> bytes:
 
 
 def write(manifest: PolicyManifest, key: Ed25519PrivateKey) -> bytes:
-    """Return the signed bytes that gossip carries."""
-    return seal(manifest, key, context=SIGNING_CONTEXT)
+    """Return the signed bytes that gossip carries.
+
+    Raises:
+        LocalProtocolError: it is over ``MAX_BYTES``: too many files.
+    """
+    return seal(manifest, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
 
 
 def read(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyManifest:
@@ -130,7 +135,13 @@ def read(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyMan
         data, PolicyManifest, learner_key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES
     )
     if manifest.run_id != run:
-        raise MalformedMessageError(f"manifest of run {manifest.run_id!r}, this is {run!r}")
+        raise RemoteProtocolError(
+            f"manifest of run {manifest.run_id!r}, this is {run!r}", reason=Reason.WRONG_RUN
+        )
+    if manifest.base_version is not None and manifest.base_version >= manifest.version:
+        raise MalformedMessageError(
+            f"version {manifest.version} is a delta on {manifest.base_version}, no older one"
+        )
     check_payload(manifest.weights)
     check_payload(manifest.assets)
     return manifest

@@ -19,7 +19,8 @@ from protocols.ticket import RunName
 
 PROTOCOL_ID: Final = "/echo2/rollouts/1.0.0"
 MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
-MAX_REPLY_BYTES: Final = 256 * 1024
+MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
+"""Enough for the longest verdict on each of ``MAX_ROLLOUTS``."""
 MAX_ROLLOUTS: Final = 4096
 
 PackedArray = Annotated[bytes, msgspec.Meta(max_length=4 * MAX_NEW_TOKENS)]

@@ -16,7 +16,8 @@ from protocols.ticket import RunName
 
 PROTOCOL_ID: Final = "/echo2/status/1.0.0"
 MAX_REQUEST_BYTES: Final = 256
-MAX_REPLY_BYTES: Final = 2 * 1024 * 1024
+MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
+"""Enough for ``MAX_NODES`` nodes, each refused for every reason."""
 MAX_NODES: Final = 4096
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

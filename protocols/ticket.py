@@ -26,7 +26,11 @@ _LENGTH = struct.Struct("!H")
 
 Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Address = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-RunName = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9._-]+$")]
+# Folders are named after runs, so a run is never "..", and has no line break at its end.
+RunName = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*\Z"),
+]
 
 
 class Ticket(Message, frozen=True):
@@ -56,8 +60,12 @@ class Ticket(Message, frozen=True):
 
 
 def write(ticket: Ticket, key: Ed25519PrivateKey) -> str:
-    """Return ``ticket`` as one line, signed with the learner's ``key``."""
-    sealed = seal(ticket, key, context=SIGNING_CONTEXT)
+    """Return ``ticket`` as one line, signed with the learner's ``key``.
+
+    Raises:
+        LocalProtocolError: it is over ``MAX_BYTES``: too many or too long addresses.
+    """
+    sealed = seal(ticket, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
     data = _LENGTH.pack(len(sealed)) + sealed
     return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
