@@ -21,7 +21,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class RunTable(Table, frozen=True):
     """What the run is."""
 
-    name: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,48}$")] = "run"
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,47}\Z")] = "run"
     """Part of the run id, which nodes and logs show."""
     num_steps: AtLeastOne = 100
     """Optimizer steps to do."""
