@@ -1,0 +1,118 @@
+"""The staleness bound and the pacing that keeps to it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from echo2swarm.freshness import (
+    Freshness,
+    can_be_fresh,
+    expected_use_step,
+    judge,
+    last_usable_step,
+    max_groups_outstanding,
+    oldest_usable_version,
+)
+
+steps = st.integers(0, 10_000)
+bounds = st.integers(0, 50)
+
+
+@given(version=steps, step=steps, bound=bounds)
+def test_exactly_the_versions_within_the_bound_are_admitted(
+    version: int, step: int, bound: int
+) -> None:
+    verdict = judge(version=version, step=step, max_staleness=bound)
+
+    assert (verdict is Freshness.ADMIT) == (0 <= step - version <= bound)
+    assert (verdict is Freshness.FROM_THE_FUTURE) == (version > step)
+
+
+def test_at_zero_only_the_current_version_is_admitted() -> None:
+    verdicts = [judge(version=v, step=5, max_staleness=0) for v in (4, 5, 6)]
+
+    assert verdicts == [Freshness.STALE, Freshness.ADMIT, Freshness.FROM_THE_FUTURE]
+
+
+@given(version=steps, bound=bounds)
+def test_the_last_usable_step_is_the_last_at_which_it_is_admitted(version: int, bound: int) -> None:
+    last = last_usable_step(version, max_staleness=bound)
+
+    assert judge(version=version, step=last, max_staleness=bound) is Freshness.ADMIT
+    assert judge(version=version, step=last + 1, max_staleness=bound) is Freshness.STALE
+
+
+@given(step=steps, bound=bounds)
+def test_the_oldest_usable_version_is_admitted_and_the_one_before_is_not(
+    step: int, bound: int
+) -> None:
+    oldest = oldest_usable_version(step, max_staleness=bound)
+
+    assert judge(version=oldest, step=step, max_staleness=bound) is Freshness.ADMIT
+    if oldest:
+        assert judge(version=oldest - 1, step=step, max_staleness=bound) is Freshness.STALE
+
+
+@pytest.mark.parametrize(
+    ("bound", "every", "expected"), [(0, 1, 16), (1, 1, 18), (2, 1, 36), (2, 2, 18), (1, 2, 16)]
+)
+def test_outstanding_work_is_what_the_bound_leaves_time_for(
+    bound: int, every: int, expected: int
+) -> None:
+    assert (
+        max_groups_outstanding(
+            groups_per_step=16, max_staleness=bound, publish_every=every, headroom=0.15
+        )
+        == expected
+    )
+
+
+@given(
+    groups=st.integers(1, 100),
+    bound=bounds,
+    every=st.integers(1, 51),
+    headroom=st.floats(0, 4),
+)
+def test_one_step_of_work_is_always_allowed(
+    groups: int, bound: int, every: int, headroom: float
+) -> None:
+    allowed = max_groups_outstanding(
+        groups_per_step=groups, max_staleness=bound, publish_every=every, headroom=headroom
+    )
+
+    assert allowed >= groups
+
+
+def test_a_group_waits_for_those_ahead_of_it() -> None:
+    uses = [
+        expected_use_step(next_step=7, groups_ahead=ahead, groups_per_step=4) for ahead in (0, 3, 4)
+    ]
+
+    assert uses == [7, 7, 8]
+
+
+def test_the_learner_goes_on_without_a_slow_node_once_its_next_update_is_covered() -> None:
+    def use(ahead: int) -> int:
+        return expected_use_step(
+            next_step=7, groups_ahead=ahead, groups_per_step=4, rollout_s=35, step_s=10
+        )
+
+    assert use(4) == 7 + 3
+
+
+@given(rollout_s=st.floats(0, 1e6), step_s=st.floats(0.01, 1e3), ahead=st.integers(0, 3))
+def test_the_learner_waits_for_the_slowest_node_if_it_lacks_groups(
+    rollout_s: float, step_s: float, ahead: int
+) -> None:
+    use = expected_use_step(
+        next_step=7, groups_ahead=ahead, groups_per_step=4, rollout_s=rollout_s, step_s=step_s
+    )
+
+    assert use == 7
+    assert can_be_fresh(version=7, use_step=use, max_staleness=0)
+
+
+def test_what_would_be_used_after_its_last_step_cannot_be_fresh() -> None:
+    answers = [can_be_fresh(version=3, use_step=use, max_staleness=2) for use in (3, 5, 6)]
+
+    assert answers == [True, True, False]
