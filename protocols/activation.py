@@ -25,7 +25,7 @@ MAX_REPORTS: Final = 16
 PeerName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 SessionId = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
 """Made new at each start of a process, so that a restart under the same identity shows."""
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class NodeState(StrEnum):

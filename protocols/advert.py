@@ -28,7 +28,7 @@ class NodeAdvert(Message, frozen=True):
     run_id: RunName
     peer_id: Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
     role: Annotated[str, msgspec.Meta(pattern=r"^(learner|node)\Z")]
-    seq: Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+    seq: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
     """Of two adverts of one peer the one with the higher number counts."""
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
     name: Text

@@ -25,7 +25,7 @@ MAX_WAIT_S: Final = 20.0
 """A request may be held this long when there is no work; then it is answered without."""
 
 LeaseName = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
-Group = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Group = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 SampleIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_SAMPLES_PER_GROUP)]
 
 
@@ -34,7 +34,7 @@ class SampleSpec(Message, frozen=True):
 
     index: SampleIndex
     """Its place in the group."""
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class LeasedGroup(Message, frozen=True):

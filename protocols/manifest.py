@@ -30,7 +30,7 @@ MAX_CHUNKS: Final = 262_144
 MAX_FILES: Final = 1024
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
-Version = Annotated[int, msgspec.Meta(ge=0, lt=2**63)]
+Version = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 FileName = Annotated[
     str, msgspec.Meta(min_length=1, max_length=120, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*\Z")
 ]
