@@ -3,13 +3,17 @@
 The downloader opens a stream per payload and holder, and asks; the holder
 answers, and tells unasked of chunks that it has come to hold since. A holder
 offers only what it has verified.
+
+Both sides' cores: :mod:`protocols.chunk_pull` and :mod:`protocols.chunk_serve`.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
 
 from protocols.codec import Message
+from protocols.errors import MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS, Digest
 from protocols.reasons import Reason
 
@@ -19,6 +23,8 @@ MAX_REPLY_BYTES: Final = MAX_CHUNKS * 32 + 1024
 """The longest answer is a list of hashes; a chunk with its header is shorter."""
 MAX_OUTSTANDING: Final = 4
 """Requests one downloader may have open at one holder; more is a protocol violation."""
+
+MAX_HAVE_INDICES: Final = 4096
 
 ChunkIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CHUNKS)]
 
@@ -49,7 +55,9 @@ class Holding(Message, frozen=True, tag="holding"):
 class Have(Message, frozen=True, tag="have"):
     """Chunks that the holder has come to hold since."""
 
-    indices: Annotated[tuple[ChunkIndex, ...], msgspec.Meta(min_length=1, max_length=4096)]
+    indices: Annotated[
+        tuple[ChunkIndex, ...], msgspec.Meta(min_length=1, max_length=MAX_HAVE_INDICES)
+    ]
 
 
 class Hashes(Message, frozen=True, tag="hashes"):
@@ -74,3 +82,26 @@ class Refused(Message, frozen=True, tag="refused"):
 
 Request = Open | WantHashes | WantChunk
 Reply = Holding | Have | Hashes | Chunk | Refused
+
+
+def bitmap_of(indices: Iterable[int], *, num_chunks: int) -> bytes:
+    """Return the bitmap of :class:`Holding` for these chunks."""
+    bitmap = bytearray(-(-num_chunks // 8))
+    for index in indices:
+        bitmap[index // 8] |= 1 << index % 8
+    return bytes(bitmap)
+
+
+def indices_in(bitmap: bytes, *, num_chunks: int) -> Iterator[int]:
+    """Yield the chunks that a peer's ``bitmap`` names, in order.
+
+    Raises:
+        MalformedMessageError: at once, if it is not a bitmap of ``num_chunks`` chunks.
+    """
+    if len(bitmap) != -(-num_chunks // 8):
+        raise MalformedMessageError(f"bitmap of {len(bitmap)} bytes for {num_chunks} chunks")
+    if num_chunks % 8 and bitmap[-1] >> num_chunks % 8:
+        raise MalformedMessageError(f"bitmap names chunks beyond the last of {num_chunks}")
+    return (
+        8 * i + bit for i, byte in enumerate(bitmap) if byte for bit in range(8) if byte >> bit & 1
+    )

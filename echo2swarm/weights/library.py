@@ -1,0 +1,214 @@
+"""The versions this machine holds: whole, verified, and signed by the learner.
+
+A version is held from the moment its sealed manifest is written here, which is
+after both its payloads were complete and the hash of its weights was checked.
+The newest ones are kept (the manifest says how many), and whatever a reader has
+pinned; the rest is deleted, with every payload that no version kept needs::
+
+    versions/00000012.manifest      the sealed manifest
+    payloads/ trash/ lock           the payload store's
+"""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from echo2swarm.errors import StoreError
+from echo2swarm.weights import layout
+from echo2swarm.weights.store import PayloadStore, open_store
+from protocols import manifest as manifest_protocol
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.ids import PolicyVersion, RunId
+from protocols.manifest import PolicyManifest
+
+_SUFFIX = ".manifest"
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVersion:
+    """One version that is whole and verified on this machine."""
+
+    manifest: PolicyManifest
+    sealed: bytes
+    """The manifest as the learner signed it."""
+    weights: Path
+    """Folder with the safetensors files, and nothing else."""
+    assets: Path
+    """Folder with model config and tokenizer."""
+
+    @property
+    def version(self) -> PolicyVersion:
+        """Which version it is."""
+        return PolicyVersion(self.manifest.version)
+
+
+@asynccontextmanager
+async def open_library(
+    folder: Path, *, run: RunId, learner_key: Ed25519PublicKey
+) -> AsyncIterator["VersionLibrary"]:
+    """Open the versions (and payloads) in ``folder``, made if missing.
+
+    What a former process held is held again if it passes every check.
+
+    Raises:
+        StoreError: the folder can't be used, or another process uses it.
+    """
+    async with open_store(folder) as store:
+        library = VersionLibrary(store, run=run, learner_key=learner_key)
+        await library._recover()
+        yield library
+
+
+class VersionLibrary:
+    """The versions of one run in one store. Made by :func:`open_library`."""
+
+    def __init__(self, store: PayloadStore, *, run: RunId, learner_key: Ed25519PublicKey) -> None:
+        self.store = store
+        self.run = run
+        self.learner_key = learner_key
+        self._folder = store.folder / "versions"
+        self._held: dict[PolicyVersion, HeldVersion] = {}
+        self._pins: Counter[PolicyVersion] = Counter()
+        self._added = trio.Event()
+
+    @property
+    def newest(self) -> HeldVersion | None:
+        """The newest version held."""
+        return self._held[max(self._held)] if self._held else None
+
+    @property
+    def versions(self) -> tuple[PolicyVersion, ...]:
+        """The versions held, oldest first."""
+        return tuple(sorted(self._held))
+
+    def get(self, version: PolicyVersion) -> HeldVersion | None:
+        """Return one version if it is held."""
+        return self._held.get(version)
+
+    async def next_version(self, after: PolicyVersion | None) -> HeldVersion:
+        """Return the newest version held as soon as that is newer than ``after``.
+
+        Pin it before the next ``await``, and it is certain to be there still.
+        """
+        while (newest := self.newest) is None or (after is not None and newest.version <= after):
+            await self._added.wait()
+        return newest
+
+    @contextmanager
+    def pin(self, version: PolicyVersion) -> Iterator[HeldVersion]:
+        """Keep a version's files where they are while the context lasts.
+
+        Raises:
+            StoreError: the version is not held (any more).
+        """
+        held = self._held.get(version)
+        if held is None:
+            raise StoreError(f"version {version} is not held in {self._folder.parent}")
+        self._pins[version] += 1
+        try:
+            with (
+                self.store.pin(held.manifest.weights.root_sha256),
+                self.store.pin(held.manifest.assets.root_sha256),
+            ):
+                yield held
+        finally:
+            self._pins[version] -= 1
+
+    async def add(self, manifest: PolicyManifest, sealed: bytes) -> HeldVersion:
+        """Count a version as held, and delete what is no longer to be kept.
+
+        Call it when the version's payloads are complete and its weights' hash is checked.
+
+        Raises:
+            StoreError: the disk can't be written.
+        """
+        held = self._held_version(manifest, sealed)
+        if held is None:
+            raise LocalProtocolError(f"version {manifest.version} is not complete")
+        with (
+            self.store.pin(manifest.weights.root_sha256),
+            self.store.pin(manifest.assets.root_sha256),
+        ):
+            await self._in_thread(partial(self._write_manifest, held.version, sealed))
+            self._held[held.version] = held
+            self._added.set()
+            self._added = trio.Event()
+            await self.prune()
+        return held
+
+    async def prune(self, keep: Collection[bytes] = ()) -> None:
+        """Delete every version and payload that is not to be kept.
+
+        Args:
+            keep: roots of further payloads to spare, as those being downloaded.
+        """
+        newest = self.newest
+        if newest is None:
+            return
+        num_kept = max(newest.manifest.num_versions_kept, newest.manifest.max_staleness + 1)
+        kept = set(sorted(self._held)[-num_kept:]) | {v for v, n in self._pins.items() if n}
+        for version in [v for v in self._held if v not in kept]:
+            del self._held[version]
+            # The manifest goes first: a version without payloads must not seem held.
+            await self._in_thread(partial(self._path_of(version).unlink, missing_ok=True))
+            _log.info("version.deleted", version=version)
+        roots = {
+            root
+            for held in self._held.values()
+            for root in (held.manifest.weights.root_sha256, held.manifest.assets.root_sha256)
+        }
+        await self.store.prune(roots.union(keep))
+
+    def _held_version(self, manifest: PolicyManifest, sealed: bytes) -> HeldVersion | None:
+        weights = self.store.get(manifest.weights.root_sha256)
+        assets = self.store.get(manifest.assets.root_sha256)
+        if weights is None or assets is None or not (weights.is_complete and assets.is_complete):
+            return None
+        if (weights.ref, assets.ref) != (manifest.weights, manifest.assets):
+            return None
+        return HeldVersion(
+            manifest=manifest, sealed=sealed, weights=weights.files, assets=assets.files
+        )
+
+    def _path_of(self, version: PolicyVersion) -> Path:
+        return self._folder / f"{version:08d}{_SUFFIX}"
+
+    def _write_manifest(self, version: PolicyVersion, sealed: bytes) -> None:
+        layout.write_atomically(self._path_of(version), sealed)
+
+    async def _in_thread(self, work: "partial[None]") -> None:
+        try:
+            await trio.to_thread.run_sync(work)
+        except OSError as exc:
+            raise layout.disk_error(exc, "cannot change the versions held", self._folder) from exc
+
+    async def _recover(self) -> None:
+        await self._in_thread(partial(self._folder.mkdir, exist_ok=True))
+        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+            held = await trio.to_thread.run_sync(self._read, path)
+            if held is not None:
+                self._held[held.version] = held
+            else:
+                await self._in_thread(partial(path.unlink, missing_ok=True))
+        if self._held:
+            _log.info("versions.recovered", versions=list(self.versions))
+
+    def _read(self, path: Path) -> HeldVersion | None:
+        try:
+            sealed = path.read_bytes()
+            manifest = manifest_protocol.read(sealed, self.learner_key, run=self.run)
+        except (OSError, RemoteProtocolError) as exc:
+            _log.warning("version.discarded", file=path.name, error=str(exc))
+            return None
+        held = self._held_version(manifest, sealed)
+        if held is None:
+            _log.warning("version.discarded", file=path.name, error="its payloads are not whole")
+        return held
