@@ -1,0 +1,147 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from echo2swarm.status_view import eta_s, sort_nodes, status_view
+from protocols.activation import NodeState
+from protocols.reasons import Reason
+from protocols.status import ReasonCount, StalenessCount, StatusReply
+from tests.echo2swarm.sample_status import STATUS, node_with, status_with
+
+
+def shown(status: StatusReply, *, width: int, plain: bool = False, age_s: float = 0.0) -> list[str]:
+    console = Console(width=width, file=io.StringIO(), record=True, force_terminal=not plain)
+    console.print(status_view(status, width=width, plain=plain, age_s=age_s))
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def fact(status: StatusReply, label: str, *, width: int = 140) -> str:
+    return next(
+        line.removeprefix(label).strip()
+        for line in shown(status, width=width, plain=True)
+        if line.startswith(label)
+    )
+
+
+def node_line(status: StatusReply, *, width: int = 140) -> str:
+    return shown(status, width=width, plain=True)[-1]
+
+
+def test_plain_text_at_80_columns() -> None:
+    assert shown(STATUS, width=80, plain=True) == [
+        "run demo-7f3a  training",
+        "step       12 of 32  ########............  38 %  256 s to go",
+        "version    12, published every step; staleness at most 2",
+        "learner    busy ######.... 62 %   waiting ##........ 25 %   over 120 s",
+        "rollouts   12.2/s supplied, 16.0/s needed;  34 buffered, 128 in flight",
+        "staleness  0: 512 ####  1: 1024 ########  2: 12 #",
+        "update     reward 0.547   train 8.00 s   broadcast 2.30 s   sent 4.00 GB",
+        "refused    wrong_version 5, stale 3",
+        "loop       at most 12 ms late;  up 312 s",
+        "advice     Supply is short by 3.8 rollouts/s.",
+        "node   state  version roll/s accept train refuse last refusal                  B",
+        "node-a active      12   4.25   1234  1180      0 -                        2.13 s",
+        "node-b active 11 (-1)   4.25   1234  1180      3 stale: version 8 at s... 2.13 s",
+    ]
+
+
+def test_plain_text_at_140_columns_tells_all_of_a_node() -> None:
+    assert shown(STATUS, width=140, plain=True)[-3:] == [
+        "node   id       state  wanted version roll/s accept train refuse "
+        "last refusal                                B  $/h      up    down",
+        "node-a 00000001 active active      12   4.25   1234  1180      0 "
+        "-                                      2.13 s 0.50 1.30 GB 3.22 GB",
+        "node-b 00000002 active active 11 (-1)   4.25   1234  1180      3 "
+        "stale: version 8 at step 12, at most 2 2.13 s 0.50 1.30 GB 3.22 GB",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    busy = node_with(
+        name="a-name-that-goes-on-and-on",
+        num_accepted=12_345_678,
+        num_trained=12_345_678,
+        last_refusal="x" * 200,
+        refusals=(ReasonCount(Reason.STALE, 1_000_000),),
+        applied_version=99_998,
+        is_connected=False,
+        seconds_since_heartbeat=500.0,
+    )
+
+    lines = shown(status_with(nodes=(busy,), newest_version=100_000), width=width)
+
+    assert max(len(line) for line in lines) <= width
+    assert "500 s" in lines[-2]
+
+
+def test_on_a_terminal_the_state_is_framed_and_drawn() -> None:
+    lines = shown(STATUS, width=80)
+
+    assert lines[0].startswith("\u256d\u2500 run demo-7f3a  training \u2500")
+    assert "12 of 32  \u2588\u2588\u2588\u2588\u2588\u2588\u2588\u258c\u2591" in lines[1]
+
+
+def test_plain_text_has_only_ascii() -> None:
+    assert "".join(shown(STATUS, width=80, plain=True)).isascii()
+
+
+def test_what_a_node_calls_itself_is_neither_markup_nor_a_control_code() -> None:
+    line = node_line(status_with(nodes=(node_with(name="\x1b[31m[bold]x"),)))
+
+    assert line.startswith("[31m[bold]x ")
+
+
+def test_a_node_that_is_silent_is_lost_not_active() -> None:
+    lost = node_with(is_connected=False, seconds_since_heartbeat=34.2)
+
+    assert " lost 34 s " in node_line(status_with(nodes=(lost,)))
+
+
+def test_a_node_that_left_is_not_lost() -> None:
+    left = node_with(is_connected=False, state=NodeState.LEFT)
+
+    assert " left " in node_line(status_with(nodes=(left,)))
+
+
+def test_present_nodes_come_first_then_lost_ones_then_those_that_left() -> None:
+    left = node_with(name="a", state=NodeState.LEFT)
+    lost = node_with(name="b", is_connected=False)
+    here, other = node_with(name="c"), node_with(name="d")
+
+    assert sort_nodes([left, other, lost, here]) == [here, other, lost, left]
+
+
+def test_unknown_figures_are_dashes() -> None:
+    status = status_with(
+        train_s=None, broadcast_s=None, reward_mean=None, needed_rollouts_per_s=None
+    )
+
+    assert fact(status, "update") == "reward -   train -   broadcast -   sent 4.00 GB"
+    assert fact(status, "rollouts").startswith("12.2/s supplied, -/s needed;")
+
+
+def test_a_run_without_nodes_and_without_training_says_so() -> None:
+    status = status_with(nodes=(), staleness=())
+
+    assert node_line(status) == "no node has joined yet"
+    assert fact(status, "staleness") == "nothing trained yet"
+
+
+def test_staleness_beyond_what_fits_is_hinted_at() -> None:
+    status = status_with(staleness=tuple(StalenessCount(s, 1) for s in range(40)))
+
+    assert fact(status, "staleness").endswith("...")
+
+
+def test_an_old_answer_says_how_old_it_is() -> None:
+    assert "age        this is 30 s old" in shown(STATUS, width=80, plain=True, age_s=30)
+    assert not [line for line in shown(STATUS, width=80, plain=True) if line.startswith("age")]
+
+
+def test_time_to_go_follows_from_the_update_and_the_busy_share() -> None:
+    assert eta_s(status_with(learner_step=30, train_s=8.0, busy_share=0.5)) == 32.0
+    assert eta_s(status_with(learner_step=32)) == 0.0
+    assert eta_s(status_with(train_s=None)) is None
+    assert eta_s(status_with(busy_share=0.0)) is None
