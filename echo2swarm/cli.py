@@ -1,0 +1,95 @@
+"""``swarm``: look at a run, from anywhere or where it runs.
+
+Nothing heavy is imported before ``--help`` has answered.
+"""
+
+from pathlib import Path
+
+import click
+
+from echo2swarm.cli_errors import FAILURE, run_cli
+
+_FOLDER = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="echo2swarm")
+def swarm() -> None:
+    """Look at a run of the ECHO-2 swarm."""
+
+
+@swarm.command()
+@click.argument("ticket", required=False, envvar="ECHO2_TICKET")
+@click.option(
+    "--run",
+    "run_dir",
+    type=_FOLDER,
+    help="Read the state from this run directory instead of asking over the network.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the state as JSON, for programs.")
+@click.option("--watch", is_flag=True, help="Keep showing it until the run ends.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=0.2, max=3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds from one look to the next, with --watch.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1, max=600),
+    default=20.0,
+    show_default=True,
+    help="Seconds the learner may take to be found and to answer.",
+)
+def status(
+    *,
+    ticket: str | None,
+    run_dir: Path | None,
+    as_json: bool,
+    watch: bool,
+    interval_s: float,
+    timeout_s: float,
+) -> int:
+    """Show the state of the run that TICKET admits to ("-" reads it from standard input).
+
+    Exits with 0 if the run is well, and with 1 if it has failed or its learner can't be reached.
+    """
+    from echo2swarm.status_command import StatusOptions, read_ticket, show_status  # noqa: PLC0415
+
+    options = StatusOptions(
+        # A ticket in the environment does not overrule what was typed.
+        ticket=read_ticket(ticket) if ticket and run_dir is None else None,
+        run_dir=run_dir,
+        as_json=as_json,
+        watch=watch,
+        interval_s=interval_s,
+        timeout_s=timeout_s,
+    )
+    return 0 if show_status(options) else FAILURE
+
+
+@swarm.command()
+@click.argument("run_dir", type=_FOLDER)
+@click.option(
+    "--out",
+    "out_dir",
+    type=_FOLDER,
+    help="Folder for the report.  [default: RUN_DIR/report]",
+)
+def report(*, run_dir: Path, out_dir: Path | None) -> None:
+    """Write a report of the run in RUN_DIR: figures, plots, and what is missing."""
+    from echo2swarm.report import write_report  # noqa: PLC0415
+
+    click.echo(write_report(run_dir, out_dir or run_dir / "report"))
+
+
+def main() -> None:
+    """Run the command line; ends the process."""
+    run_cli(swarm, program="swarm")
+
+
+if __name__ == "__main__":
+    main()

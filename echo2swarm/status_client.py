@@ -1,0 +1,125 @@
+"""Ask a learner for the state of its run: over the network, or from its run directory.
+
+Specification: ``docs/specs/status.md``.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from echo2swarm.errors import NetworkError, StoreError, UsageError
+from echo2swarm.network.addresses import group_by_peer
+from echo2swarm.network.base import Network, call
+from protocols import status as status_protocol
+from protocols.codec import decode, encode
+from protocols.errors import MalformedMessageError, RemoteProtocolError
+from protocols.ids import PeerId, short
+from protocols.reasons import Reason
+from protocols.status import StatusReply, StatusRequest
+from protocols.ticket import Ticket
+
+STATUS_FILE: Final = "status.json"
+STALE_AFTER_S: Final = 15.0
+"""A learner writes its status each second; one that has not for so long is not running."""
+ENDED_PHASES: Final = ("finished", "failed")
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+
+
+class StatusClient:
+    """Knows the way to a learner, and asks it."""
+
+    def __init__(self, network: Network, ticket: Ticket) -> None:
+        self._network = network
+        self._ticket = ticket
+
+    async def ask(self, *, timeout_s: float) -> StatusReply:
+        """Return the learner's answer, connecting to it first where need be.
+
+        Raises:
+            NetworkError: the learner can't be found, or does not answer in time.
+            RemoteProtocolError: what it answers is not a status of this run.
+        """
+        run, learner = self._ticket.run_id, self._ticket.learner_peer
+        request = encode(StatusRequest(run), max_bytes=status_protocol.MAX_REQUEST_BYTES)
+        try:
+            with trio.fail_after(timeout_s):
+                await self._reach(learner)
+                data = await call(
+                    self._network,
+                    learner,
+                    status_protocol.PROTOCOL_ID,
+                    request,
+                    max_reply_bytes=status_protocol.MAX_REPLY_BYTES,
+                    timeout_s=timeout_s,
+                )
+        except trio.TooSlowError:
+            raise NetworkError(
+                f"the learner of run {run!r} did not answer within {timeout_s:g} s; is it running?"
+            ) from None
+        reply = decode(data, StatusReply, max_bytes=status_protocol.MAX_REPLY_BYTES)
+        if reply.run_id != run:
+            raise MalformedMessageError(
+                f"asked for run {run!r}, got the status of {reply.run_id!r}",
+                reason=Reason.WRONG_RUN,
+            )
+        return reply
+
+    async def _reach(self, learner: PeerId) -> None:
+        """Connect to the learner: at the ticket's addresses, else where the DHT says it is."""
+        if learner in self._network.connected_peers():
+            return
+        failures = []
+        for info in group_by_peer(self._ticket.addresses):
+            try:
+                await self._network.connect(info, timeout_s=_CONNECT_TIMEOUT_S)
+            except (NetworkError, RemoteProtocolError) as exc:
+                failures.append(str(exc))
+            if learner in self._network.connected_peers():
+                return
+        found = await self._network.find_peer(learner)
+        if found is not None:
+            try:
+                await self._network.connect(found, timeout_s=_CONNECT_TIMEOUT_S)
+            except NetworkError as exc:
+                failures.append(str(exc))
+            else:
+                return
+        reasons = "; ".join(failures) or "nobody whom the ticket names knows where it is"
+        raise NetworkError(
+            f"can't reach the learner {short(learner)} of run {self._ticket.run_id!r}: {reasons}. "
+            "Is it running, and this machine online?"
+        )
+
+
+def read_status(run_dir: Path) -> StatusReply:
+    """Return the status that lies in a run directory.
+
+    Raises:
+        UsageError: there is no such directory.
+        StoreError: it holds no status, or a damaged one.
+    """
+    path = run_dir / STATUS_FILE
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StatusReply)
+    except FileNotFoundError:
+        if not run_dir.is_dir():
+            raise UsageError(f"{run_dir}: no such run directory") from None
+        raise StoreError(
+            f"{path}: no status yet; it is written while `echo2-learner serve` runs"
+        ) from None
+    except NotADirectoryError:
+        raise UsageError(f"{run_dir}: not a directory") from None
+    except OSError as exc:
+        raise StoreError(f"can't read {path}: {exc.strerror}") from exc
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"{path} is not the status of a run: {exc}") from exc
+
+
+def is_healthy(status: StatusReply, *, age_s: float) -> bool:
+    """Return whether the run goes on, or has ended well."""
+    if status.phase == "finished":
+        return True
+    return status.phase != "failed" and age_s <= STALE_AFTER_S
