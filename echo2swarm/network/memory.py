@@ -73,6 +73,7 @@ class MemoryHub:
             raise NetworkError(f"peer {short(peer)} is running already")
         if self.at(where) is not None:
             raise NetworkError(f"address {where} is in use")
+        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             # The tasks of a network can be ended, by kill, without its user's.
             tasks = await nursery.start(_open_nursery)
@@ -80,8 +81,12 @@ class MemoryHub:
             self._alive[peer] = network
             try:
                 yield network
+            except Exception as exc:
+                failure = exc  # The caller's own: raised as it came, not in a group.
             finally:
                 self.kill(peer, network)
+        if failure is not None:
+            raise failure
 
     def partition(self, *groups: Collection[PeerId]) -> None:
         """Let only members of the same group reach each other; the others form one more group."""

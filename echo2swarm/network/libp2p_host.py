@@ -1,0 +1,155 @@
+"""The libp2p host, with every default replaced that loses messages, peers or the process."""
+
+import ipaddress
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+import trio
+from libp2p import new_host
+from libp2p.abc import IHost, INetStream
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.rcmgr.connection_limits import ConnectionLimits
+from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from multiaddr import Multiaddr
+from multiaddr.utils import get_network_addrs
+
+from echo2swarm.identity import Identity
+from echo2swarm.network.libp2p_noise import GuardedYamux, security_options
+from echo2swarm.network.libp2p_tcp import BoundPort, OwnedTcp
+
+MAX_CONNECTIONS_PER_PEER: Final = 8
+MAX_STREAMS: Final = 10_000
+MAX_BUFFERED_BYTES: Final = 128 * 1024 * 1024
+"""What one connection may hold unread. Yamux has a window, but the library does not enforce it."""
+HEALTH_INTERVAL_S: Final = 10.0
+PING_TIMEOUT_S: Final = 15.0
+"""Generous: a machine that trains answers late, and a dead peer costs only a deadline or two."""
+
+_log = structlog.get_logger()
+
+
+def make_host(
+    identity: Identity,
+    ports: Sequence[BoundPort],
+    advertise: Sequence[str],
+    nursery: trio.Nursery,
+    *,
+    max_connections: int,
+) -> IHost:
+    """Return a host that listens on ``ports`` once it runs.
+
+    Args:
+        identity: whose host it is.
+        ports: where it listens.
+        advertise: where others can reach it; by default, on the addresses of this machine.
+        nursery: owns the listeners.
+        max_connections: both ways, together.
+    """
+    key_pair = create_new_key_pair(identity.key.private_bytes_raw())
+    announced = [Multiaddr(text) for text in concrete_addresses(ports, advertise)]
+    host = new_host(
+        key_pair=key_pair,
+        sec_opt=security_options(key_pair),
+        muxer_opt={TProtocol(YAMUX): GuardedYamux},
+        transports=[OwnedTcp(ports, nursery)],
+        announce_addrs=announced,
+        disable_identify_address_discovery=True,
+        connection_config=_connection_config(max_connections),
+        resource_manager=_resource_manager(max_connections),
+    )
+    network = host.get_network()
+    network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
+    serve = network.common_stream_handler
+
+    async def guarded(stream: INetStream) -> None:
+        # An exception that leaves a stream handler, the library's own included,
+        # would end the process: any peer could do that.
+        try:
+            await serve(stream)
+        except Exception as exc:
+            _log.debug(
+                "stream.failed",
+                peer=str(stream.muxed_conn.peer_id)[-8:],
+                protocol=str(stream.get_protocol()),
+                error=repr(exc)[:200],
+            )
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
+                await stream.reset()
+
+    network.set_stream_handler(guarded)
+    return host
+
+
+def _connection_config(max_connections: int) -> ConnectionConfig:
+    return ConnectionConfig(
+        max_connections=max_connections,
+        # No pruning and no dialling behind our back: discovery decides whom to know.
+        min_connections=0,
+        low_watermark=0,
+        high_watermark=max_connections,
+        max_connections_per_peer=MAX_CONNECTIONS_PER_PEER,
+        load_balancing_strategy="latency_based",
+        # A vanished peer is otherwise never noticed. Only silence counts: connections
+        # are not to be replaced because the machine is busy.
+        enable_health_monitoring=True,
+        abort_connection_on_ping_failure=True,
+        health_initial_delay=HEALTH_INTERVAL_S,
+        health_check_interval=HEALTH_INTERVAL_S,
+        ping_timeout=PING_TIMEOUT_S,
+        min_health_threshold=0.0,
+        critical_health_threshold=0.0,
+        max_ping_latency=math.inf,
+        min_ping_success_rate=0.0,
+        max_failed_streams=2**31,
+    )
+
+
+def _resource_manager(max_connections: int) -> ResourceManager:
+    """Return limits that agree with the connection limits, and no self-adjusting ones."""
+    return ResourceManager(
+        limits=ResourceLimits(max_connections=2 * max_connections, max_streams=MAX_STREAMS),
+        connection_limits=ConnectionLimits(
+            max_pending_inbound=max_connections,
+            max_pending_outbound=max_connections,
+            max_established_inbound=max_connections,
+            max_established_outbound=max_connections,
+            max_established_per_peer=MAX_CONNECTIONS_PER_PEER,
+            max_established_total=max_connections,
+        ),
+        enable_metrics=False,
+        enable_circuit_breaker=False,
+        enable_graceful_degradation=False,
+    )
+
+
+def concrete_addresses(ports: Sequence[BoundPort], advertise: Sequence[str]) -> tuple[str, ...]:
+    """Return where others can dial us, without the ``/p2p/`` part.
+
+    A port open on every interface is reached on each of them; loopback counts only
+    on a machine that has nothing else.
+    """
+    if advertise:
+        return tuple(advertise)
+    found: dict[str, None] = {}
+    for port in ports:
+        _, family, host, *rest = str(port.maddr).split("/")
+        hosts = _interfaces(family) if ipaddress.ip_address(host).is_unspecified else (host,)
+        found |= {"/".join(("", family, each, *rest)): None for each in hosts}
+    return tuple(found)
+
+
+def _interfaces(family: str) -> tuple[str, ...]:
+    addresses = get_network_addrs(4 if family == "ip4" else 6)
+    usable = tuple(a for a in addresses if not ipaddress.ip_address(a).is_loopback)
+    return usable or (("127.0.0.1",) if family == "ip4" else ("::1",))
+
+
+def buffered_bytes(connection: object) -> int:
+    """Return how much a connection holds that nobody has read yet."""
+    muxed = getattr(connection, "muxed_conn", None)
+    return sum(len(buffer) for buffer in getattr(muxed, "stream_buffers", {}).values())

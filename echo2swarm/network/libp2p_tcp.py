@@ -1,0 +1,158 @@
+"""Listening on TCP so that whoever opened the port also closes it.
+
+The library's listener lives in system tasks, outlives its host, shares its port
+with any other process that asks for the same (``SO_REUSEPORT``), and keeps an
+inbound slot for every connection that was ever made. This one runs in the
+nursery that opened it, refuses a port in use, and frees the slot with the
+connection.
+"""
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+from libp2p.abc import IListener
+from libp2p.custom_types import THandler
+from libp2p.io.trio import TrioTCPStream
+from libp2p.transport.tcp.tcp import TCP
+from multiaddr import Multiaddr
+
+from echo2swarm.errors import NetworkError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class BoundPort:
+    """A port that is open, and not served yet."""
+
+    maddr: Multiaddr
+    """Where it listens; the port is the real one, also if any was asked for."""
+    listener: trio.SocketListener
+
+
+def _parse(listen: str) -> tuple[str, str, int]:
+    """Return the address family's name, the host and the port of a multiaddress."""
+    match listen.split("/"):
+        case ["", ("ip4" | "ip6") as family, host, "tcp", port] if (
+            port.isdecimal() and int(port) < 65536
+        ):
+            return family, host, int(port)
+        case _:
+            raise UsageError(f"can't listen on {listen!r}: use the form /ip4/0.0.0.0/tcp/4001")
+
+
+async def bind(listen: Sequence[str]) -> tuple[BoundPort, ...]:
+    """Open a port for each multiaddress.
+
+    Raises:
+        UsageError: not a multiaddress to listen on.
+        NetworkError: a port is in use, not allowed, or the address is not ours.
+    """
+    bound: list[BoundPort] = []
+    try:
+        for address in listen:
+            family, host, port = _parse(address)
+            try:
+                (listener,) = await trio.open_tcp_listeners(port, host=host)
+            except OSError as exc:
+                raise NetworkError(_explain(exc, address, port)) from None
+            real_port = listener.socket.getsockname()[1]
+            bound.append(BoundPort(Multiaddr(f"/{family}/{host}/tcp/{real_port}"), listener))
+    except BaseException:
+        await close(bound)
+        raise
+    return tuple(bound)
+
+
+async def close(ports: Sequence[BoundPort]) -> None:
+    """Close ports; may be called twice."""
+    with trio.CancelScope(shield=True):
+        for port in ports:
+            await port.listener.aclose()
+
+
+def _explain(exc: OSError, address: str, port: int) -> str:
+    match exc.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"port {port} is in use ({address}): choose another with --listen, "
+                "or stop the other process"
+            )
+        case errno.EACCES | errno.EPERM:
+            return f"not allowed to listen on port {port}: choose one above 1023 with --listen"
+        case errno.EADDRNOTAVAIL:
+            return f"{address} is no address of this machine: use /ip4/0.0.0.0/tcp/{port}"
+        case _:
+            return f"can't listen on {address}: {exc.strerror or exc}"
+
+
+class _Connection(TrioTCPStream):  # type: ignore[misc]  # untyped library
+    """A TCP stream that tells when it was closed."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        super().__init__(stream)
+        self.closed = trio.Event()
+
+    async def close(self) -> None:
+        self.closed.set()
+        await super().close()
+
+
+class _Listener(IListener):  # type: ignore[misc]  # untyped library
+    """Serves one bound port in a nursery of ours."""
+
+    def __init__(
+        self, handler: THandler, ports: dict[str, BoundPort], nursery: trio.Nursery
+    ) -> None:
+        self._handler = handler
+        self._ports = ports
+        self._nursery = nursery
+        self._scope = trio.CancelScope()
+        self._port: BoundPort | None = None
+
+    async def listen(self, maddr: Multiaddr) -> None:
+        self._port = self._ports[str(maddr)]
+        self._nursery.start_soon(self._serve, self._port.listener)
+        await trio.lowlevel.checkpoint()
+
+    async def _serve(self, listener: trio.SocketListener) -> None:
+        with self._scope:
+            await trio.serve_listeners(self._accept, [listener])
+
+    async def _accept(self, stream: trio.SocketStream) -> None:
+        connection = _Connection(stream)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._handle, connection)
+            # The library's handler waits for the end of the host, and holds one of
+            # a bounded number of inbound slots as long: end it with the connection.
+            await connection.closed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _handle(self, connection: _Connection) -> None:
+        try:
+            await self._handler(connection)
+        except Exception:  # noqa: S110 - garbage, a port scan, a broken handshake: no news
+            pass
+        finally:
+            connection.closed.set()
+
+    def get_addrs(self) -> tuple[Multiaddr, ...]:
+        return () if self._port is None else (self._port.maddr,)
+
+    async def close(self) -> None:
+        self._scope.cancel()
+        if self._port is not None:
+            await close([self._port])
+
+
+class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
+    """The library's TCP transport for dialling, with our listeners."""
+
+    def __init__(self, ports: Sequence[BoundPort], nursery: trio.Nursery) -> None:
+        super().__init__()
+        self._ports = {str(port.maddr): port for port in ports}
+        self._nursery = nursery
+
+    def create_listener(self, handler_function: THandler) -> _Listener:
+        """Return a listener for one of the bound ports."""
+        return _Listener(handler_function, self._ports, self._nursery)
