@@ -1,0 +1,431 @@
+"""Pulling one payload from all who hold parts of it, without I/O.
+
+Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/1.0.0``.
+
+The caller owns streams, disk and clock: it reports what happened, with the
+time, and performs the effects it gets back, in order. The rules:
+
+- every holder has at most ``max_outstanding`` requests open, one until it has proven
+  itself by a good chunk; what a holder merely claims changes nobody else's turn;
+- rarest chunk first, ties at random, so that peers fetch different chunks and have
+  something to trade;
+- the source (the learner) is asked only for what no proven peer has, unless the peers
+  would take longer than ``source_patience_s`` to deliver the rest;
+- no chunk is asked of two holders, except at the end: when nothing else is left to ask
+  for, a chunk that has been waited for longer than ``endgame_after_s`` is asked once more;
+- a bad hash bans the holder for this payload; silence drops it, and it may come back.
+
+Per chunk::
+
+    MISSING --asked--> ASKED --arrived--> CHECKED --good--> HELD
+       ^                 |                   |
+       +-- holder lost --+------ bad --------+
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import exp, inf
+from typing import Final
+
+from protocols.chunk_order import RarestFirst, Rng
+from protocols.chunks import MAX_OUTSTANDING, indices_in
+from protocols.errors import LocalProtocolError, MalformedMessageError
+from protocols.ids import PeerId
+from protocols.reasons import Reason
+
+RATE_WINDOW_S: Final = 5.0
+"""Over about this long the peers' delivery rate is measured."""
+MAX_REFUSALS: Final = 3
+"""A holder that has not got what it said it has, this often, is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskHashes:
+    """Ask ``holder`` for the list of chunk hashes."""
+
+    holder: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class AskChunk:
+    """Ask ``holder`` for one chunk."""
+
+    holder: PeerId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropHolder:
+    """Close the stream to ``holder``."""
+
+    holder: PeerId
+    why: str
+    fault: Reason | None = None
+    """Set if the holder did what no honest one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every chunk is here."""
+
+
+Effect = AskHashes | AskChunk | DropHolder | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSettings:
+    """The numbers in the rules above."""
+
+    max_outstanding: int = 2
+    chunk_timeout_s: float = 30.0
+    """For each request that is ahead of it at the same holder, a request gets this once more."""
+    endgame_after_s: float = 2.0
+    source_grace_s: float = 1.0
+    """So long the source is idle before it is asked for what peers have too."""
+    source_patience_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_outstanding <= MAX_OUTSTANDING:
+            raise ValueError(f"max_outstanding must be 1 to {MAX_OUTSTANDING}")
+
+
+@dataclass(slots=True)
+class _Asked:
+    at_s: float
+    deadline_s: float
+
+
+@dataclass(slots=True)
+class _Holder:
+    has_hashes: bool
+    chunks: dict[int, _Asked] = field(default_factory=dict)
+    """What it was asked for and has not answered."""
+    hashes: _Asked | None = None
+    is_proven: bool = False
+    num_refusals: int = 0
+
+
+class ChunkPull:
+    """The state of one payload's download.
+
+    Args:
+        num_chunks: of the payload.
+        missing: the chunks that are not here yet.
+        has_hashes: whether the list of chunk hashes is here.
+        source: the holder whose uplink is to be spared, if there is one.
+        rng: breaks ties.
+        settings: see :class:`PullSettings`.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_chunks: int,
+        missing: Iterable[int],
+        has_hashes: bool,
+        source: PeerId | None,
+        rng: Rng,
+        settings: PullSettings | None = None,
+    ) -> None:
+        self._num_chunks = num_chunks
+        self._has_hashes = has_hashes
+        self._source = source
+        self._settings = settings or PullSettings()
+        self._order = RarestFirst(num_chunks=num_chunks, rng=rng)
+        self._missing = set(missing)
+        self._unasked = set(self._missing)
+        self._checking: dict[int, int] = {}
+        self._holders: dict[PeerId, _Holder] = {}
+        self._banned: set[PeerId] = set()
+        self._peer_rate = 0.0
+        self._peer_rate_at_s = -inf
+        self._source_idle_since_s: float | None = None
+        self._wake_at_s = inf
+        for index in self._unasked:
+            self._order.open(index)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether every chunk is here."""
+        return not self._missing
+
+    def is_missing(self, index: int) -> bool:
+        """Whether a chunk is not here yet."""
+        return index in self._missing
+
+    def is_banned(self, holder: PeerId) -> bool:
+        """Whether ``holder`` sent wrong bytes and must not be opened again."""
+        return holder in self._banned
+
+    def holder_opened(
+        self, holder: PeerId, bitmap: bytes, *, has_hashes: bool, now_s: float
+    ) -> list[Effect]:
+        """Take a holder's first answer: what it has."""
+        if holder in self._holders:
+            raise LocalProtocolError(f"{holder} is open already")
+        if holder in self._banned:
+            return [DropHolder(holder, "banned")]
+        try:
+            indices = list(indices_in(bitmap, num_chunks=self._num_chunks))
+        except MalformedMessageError as exc:
+            self._banned.add(holder)
+            return [DropHolder(holder, str(exc), exc.reason)]
+        self._holders[holder] = _Holder(has_hashes)
+        self._order.add_holder(holder)
+        if holder == self._source:
+            self._order.count(holder)
+        for index in indices:
+            self._order.add_chunk(holder, index)
+        return self._ask(now_s)
+
+    def have_received(self, holder: PeerId, indices: Sequence[int], now_s: float) -> list[Effect]:
+        """Note chunks that a holder has come to hold."""
+        state = self._holders.get(holder)
+        if state is None:
+            return []  # crossed with our DropHolder
+        if any(index >= self._num_chunks for index in indices):
+            return self._fault(holder, "has a chunk beyond the last", Reason.MALFORMED, now_s)
+        state.has_hashes = True  # it could not have verified them otherwise
+        for index in indices:
+            self._order.add_chunk(holder, index)
+        return self._ask_one(holder, now_s)
+
+    def hashes_checked(self, holder: PeerId, *, is_good: bool, now_s: float) -> list[Effect]:
+        """Note a list of hashes from ``holder``, and whether it is the payload's."""
+        state = self._holders.get(holder)
+        if state is None and is_good:
+            self._has_hashes = True
+        if state is None:
+            return []
+        if state.hashes is None:
+            return self._fault(holder, "sent hashes unasked", Reason.MALFORMED, now_s)
+        state.hashes = None
+        if not is_good:
+            return self._fault(holder, "sent wrong hashes", Reason.BAD_CHUNK_HASH, now_s)
+        self._has_hashes = True
+        return self._ask(now_s)
+
+    def chunk_arrived(self, holder: PeerId, index: int, now_s: float) -> list[Effect]:
+        """Note the bytes of a chunk, still unchecked: the holder's turn is free again.
+
+        If it is missing (:meth:`is_missing`, asked *before*), check it and report with
+        :meth:`chunk_checked`; otherwise it came twice and is to be forgotten.
+        """
+        state = self._holders.get(holder)
+        if state is None:
+            return []
+        if state.chunks.pop(index, None) is None:
+            return self._fault(holder, "sent a chunk unasked", Reason.MALFORMED, now_s)
+        if index in self._missing:
+            self._checking[index] = self._checking.get(index, 0) + 1
+        return self._ask_one(holder, now_s)
+
+    def chunk_checked(
+        self, holder: PeerId, index: int, *, is_good: bool, now_s: float
+    ) -> list[Effect]:
+        """Note whether a chunk that arrived is the right one (and on disk)."""
+        if num_others := self._checking.pop(index, 1) - 1:
+            self._checking[index] = num_others
+        if not is_good:
+            self._release(index)
+            return self._fault(holder, f"chunk {index} is wrong", Reason.BAD_CHUNK_HASH, now_s)
+        self._missing.discard(index)
+        self._unasked.discard(index)
+        self._order.close(index)
+        if holder != self._source:
+            self._peer_rate = self._peer_rate_per_s(now_s) + 1 / RATE_WINDOW_S
+            self._peer_rate_at_s = now_s
+        if holder in self._holders:
+            self._holders[holder].is_proven = True
+            self._order.count(holder)
+        return [Finished()] if self.is_finished else self._ask_one(holder, now_s)
+
+    def refused(
+        self, holder: PeerId, index: int | None, reason: Reason, now_s: float
+    ) -> list[Effect]:
+        """Note that a holder refused a request."""
+        state = self._holders.get(holder)
+        if state is None:
+            return []
+        if index is None or reason != Reason.UNKNOWN_CHUNK:
+            return self._drop(holder, f"refused: {reason}", None, now_s)
+        if state.chunks.pop(index, None) is None:
+            return self._fault(holder, "refused what it was not asked", Reason.MALFORMED, now_s)
+        state.num_refusals += 1
+        self._order.remove_chunk(holder, index)
+        self._release(index)
+        if state.num_refusals >= MAX_REFUSALS:
+            return self._fault(holder, "has not what it says", Reason.UNKNOWN_CHUNK, now_s)
+        return self._ask(now_s)
+
+    def violated(self, holder: PeerId, why: str, reason: Reason, now_s: float) -> list[Effect]:
+        """Note that a holder sent what is no message of the protocol."""
+        return self._fault(holder, why, reason, now_s) if holder in self._holders else []
+
+    def holder_lost(self, holder: PeerId, now_s: float) -> list[Effect]:
+        """Note that the stream to ``holder`` is gone; it may be opened again."""
+        if holder not in self._holders:
+            return []
+        self._forget(holder)
+        return self._ask(now_s)
+
+    def next_deadline_s(self) -> float:
+        """Return when :meth:`deadline_passed` must next be called; ``inf`` for never."""
+        deadline_s = min((asked.deadline_s for asked in self._all_asked()), default=inf)
+        return min(deadline_s, self._wake_at_s)
+
+    def deadline_passed(self, now_s: float) -> list[Effect]:
+        """Drop the holders that are silent, and see what else the time brings."""
+        silent = [
+            holder
+            for holder, state in self._holders.items()
+            if any(a.deadline_s <= now_s for a in (*state.chunks.values(), state.hashes) if a)
+        ]
+        for holder in silent:
+            self._forget(holder)
+        return [*(DropHolder(holder, "silent") for holder in silent), *self._ask(now_s)]
+
+    def _all_asked(self) -> Iterable[_Asked]:
+        for state in self._holders.values():
+            yield from state.chunks.values()
+            if state.hashes is not None:
+                yield state.hashes
+
+    def _ask(self, now_s: float) -> list[Effect]:
+        """Fill every holder's turn: peers before the source."""
+        self._wake_at_s = inf
+        if self.is_finished:
+            return []
+        if not self._has_hashes:
+            return self._ask_hashes(now_s)
+        return [
+            effect
+            for holder in sorted(self._holders, key=lambda h: h == self._source)
+            for effect in self._fill(holder, now_s)
+        ]
+
+    def _ask_one(self, holder: PeerId, now_s: float) -> list[Effect]:
+        """Fill one holder's turn, where what happened gives nothing to do to the others."""
+        had_unasked = bool(self._unasked)
+        if self.is_finished or not self._has_hashes or holder not in self._holders:
+            return self._ask(now_s)
+        effects = self._fill(holder, now_s)
+        if had_unasked and not self._unasked:
+            effects += self._ask(now_s)  # the end has begun, and that concerns all
+        return effects
+
+    def _fill(self, holder: PeerId, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._has_free_turn(holder):
+            index = self._next_chunk(holder, now_s)
+            if index is None:
+                break
+            self._mark_asked(holder, index, now_s)
+            effects.append(AskChunk(holder, index))
+        return effects
+
+    def _ask_hashes(self, now_s: float) -> list[Effect]:
+        waiting = [state.hashes for state in self._holders.values() if state.hashes]
+        if waiting:
+            # As at the end of the payload: whoever is slow is asked around, once.
+            second_at_s = waiting[0].at_s + self._settings.endgame_after_s
+            if len(waiting) > 1:
+                return []
+            if now_s < second_at_s:
+                self._wake_at_s = second_at_s
+                return []
+        for holder, state in self._holders.items():
+            if state.has_hashes and state.hashes is None:
+                state.hashes = _Asked(now_s, now_s + self._settings.chunk_timeout_s)
+                return [AskHashes(holder)]
+        return []
+
+    def _has_free_turn(self, holder: PeerId) -> bool:
+        state = self._holders[holder]
+        is_trusted = state.is_proven or holder == self._source
+        return len(state.chunks) < (self._settings.max_outstanding if is_trusted else 1)
+
+    def _next_chunk(self, holder: PeerId, now_s: float) -> int | None:
+        if holder != self._source:
+            index = self._order.rarest(holder)
+        else:
+            index = self._order.rarest(holder, max_rarity=1)
+            if index is not None:
+                self._source_idle_since_s = None
+            elif self._peers_are_too_slow(holder, now_s):
+                index = self._order.rarest(holder)
+        if index is None and not self._unasked:
+            index = self._endgame_chunk(holder, now_s)
+        return index
+
+    def _peers_are_too_slow(self, source: PeerId, now_s: float) -> bool:
+        """Whether to ask the source, which has nothing rare, for what peers have too."""
+        num_open = self._order.num_open(source)
+        if not num_open:
+            self._source_idle_since_s = None
+            return False
+        if self._source_idle_since_s is None:
+            self._source_idle_since_s = now_s
+        self._wake_at_s = min(self._wake_at_s, now_s + self._settings.source_grace_s)
+        if now_s - self._source_idle_since_s < self._settings.source_grace_s:
+            return False
+        return num_open > self._peer_rate_per_s(now_s) * self._settings.source_patience_s
+
+    def _peer_rate_per_s(self, now_s: float) -> float:
+        return self._peer_rate * exp((self._peer_rate_at_s - now_s) / RATE_WINDOW_S)
+
+    def _endgame_chunk(self, holder: PeerId, now_s: float) -> int | None:
+        """Return the chunk that is waited for longest, of those to be asked for once more."""
+        asked_at_s: dict[int, list[float]] = {}
+        for state in self._holders.values():
+            for index, asked in state.chunks.items():
+                asked_at_s.setdefault(index, []).append(asked.at_s)
+        mine = self._holders[holder].chunks
+        candidates = [
+            (times[0], index)
+            for index, times in asked_at_s.items()
+            if len(times) == 1
+            and index not in mine
+            and index in self._missing
+            and self._order.has(holder, index)
+        ]
+        if not candidates:
+            return None
+        oldest_s, index = min(candidates)
+        ripe_at_s = oldest_s + self._settings.endgame_after_s
+        if now_s >= ripe_at_s:
+            return index
+        self._wake_at_s = min(self._wake_at_s, ripe_at_s)
+        return None
+
+    def _mark_asked(self, holder: PeerId, index: int, now_s: float) -> None:
+        chunks = self._holders[holder].chunks
+        timeout_s = self._settings.chunk_timeout_s * (len(chunks) + 1)
+        chunks[index] = _Asked(now_s, now_s + timeout_s)
+        self._unasked.discard(index)
+        self._order.close(index)
+
+    def _release(self, index: int) -> None:
+        """Let a chunk be asked for again, unless somebody else still may bring it."""
+        is_expected = index in self._checking or any(
+            index in state.chunks for state in self._holders.values()
+        )
+        if index in self._missing and not is_expected:
+            self._unasked.add(index)
+            self._order.open(index)
+
+    def _fault(self, holder: PeerId, why: str, fault: Reason, now_s: float) -> list[Effect]:
+        self._banned.add(holder)
+        return self._drop(holder, why, fault, now_s)
+
+    def _drop(self, holder: PeerId, why: str, fault: Reason | None, now_s: float) -> list[Effect]:
+        self._forget(holder)
+        return [DropHolder(holder, why, fault), *self._ask(now_s)]
+
+    def _forget(self, holder: PeerId) -> None:
+        state = self._holders.pop(holder, None)
+        if state is None:
+            return  # It left while the last it sent was being checked.
+        self._order.remove_holder(holder)
+        for index in state.chunks:
+            self._release(index)
