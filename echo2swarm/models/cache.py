@@ -1,0 +1,113 @@
+"""Folders that are made once, kept in the user's cache, and checked at each use."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+
+from echo2swarm.errors import StoreError
+
+CACHE_DIR_VARIABLE: Final = "ECHO2_CACHE_DIR"
+SEAL: Final = ".sealed.json"
+"""In a finished folder: size and SHA-256 of each of its files. Written last."""
+_SMALL_BYTES: Final = 1 << 20
+"""Files up to this size are hashed at each use; of larger ones only the size is looked at."""
+
+
+def cache_dir() -> Path:
+    """Return where things are kept that can be made again."""
+    override = os.environ.get(CACHE_DIR_VARIABLE)
+    return Path(override) if override else Path(platformdirs.user_cache_dir("echo2swarm"))
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return ``folder``, made by ``make`` if it is not there or is damaged.
+
+    Two processes may call this at once: one makes it, the other waits.
+
+    Args:
+        folder: where the finished folder lies.
+        make: fills an empty folder, which is then renamed to ``folder``.
+
+    Raises:
+        StoreError: the disk is full or can't be written.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder.with_name(f".{folder.name}.lock")):
+            if not is_intact(folder):
+                _make(folder, make)
+    except OSError as exc:
+        raise StoreError(
+            f"can't write {folder}: {exc.strerror or exc}; "
+            f"free some space, or set {CACHE_DIR_VARIABLE} to another folder"
+        ) from exc
+    return folder
+
+
+def _make(folder: Path, make: Callable[[Path], None]) -> None:
+    partial = folder.with_name(f".{folder.name}.partial")
+    # We hold the lock, so both are leftovers.
+    for leftover in (partial, folder):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+    partial.mkdir()
+    try:
+        make(partial)
+        seal(partial)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def seal(folder: Path) -> None:
+    """Write down what ``folder`` holds, for :func:`is_intact`."""
+    files = {
+        path.name: {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        for path in sorted(folder.iterdir())
+    }
+    (folder / SEAL).write_text(json.dumps(files, indent=1))
+
+
+def is_intact(folder: Path) -> bool:
+    """Return whether ``folder`` still holds what it was sealed with, as far as is cheap to see."""
+    try:
+        files = json.loads((folder / SEAL).read_bytes())
+        return all(
+            (folder / name).stat().st_size == entry["size_bytes"]
+            and (entry["size_bytes"] > _SMALL_BYTES or sha256_of(folder / name) == entry["sha256"])
+            for name, entry in files.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A folder in the cache (on its disk, not in memory) that is gone afterwards."""
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=cache_dir()) as name:
+        yield Path(name)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the system gives back when this process ends, however it ends."""
+    with path.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,77 @@
+"""What a model folder must hold; checked without loading anything heavy."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from echo2swarm.errors import ConfigError
+
+CONFIG: Final = "config.json"
+TOKENIZER: Final = "tokenizer.json"
+_MAX_CONFIG_BYTES: Final = 1 << 20
+
+
+def check_model_folder(folder: Path) -> Path:
+    """Return ``folder`` if a trainer and an engine can load it.
+
+    Raises:
+        ConfigError: something is missing; the message says what.
+    """
+    if not folder.is_dir():
+        raise ConfigError(
+            f'model folder {folder} does not exist; give a folder, a hub id, or "embedded"'
+        )
+    if "model_type" not in read_config(folder):
+        raise ConfigError(
+            f"{folder / CONFIG} has no model_type; it must be a Hugging Face model config"
+        )
+    if not weight_files(folder):
+        raise ConfigError(
+            f"model folder {folder} has no .safetensors file; "
+            "convert its weights (pickled ones are not read)"
+        )
+    if not (folder / TOKENIZER).is_file():
+        raise ConfigError(
+            f"model folder {folder} has no {TOKENIZER}; save its fast tokenizer there"
+        )
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the model config of ``folder``.
+
+    Raises:
+        ConfigError: there is none, or it is not JSON.
+    """
+    path = folder / CONFIG
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than {_MAX_CONFIG_BYTES} bytes")
+        config = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"model folder {folder} has no {CONFIG}; it must be in Hugging Face format"
+        ) from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path} can't be read: {exc}") from None
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} is not a JSON object")
+    return config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of ``folder``, in the order of their names."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def asset_files(folder: Path) -> list[Path]:
+    """Return the files besides weights that belong to the model: config, tokenizer, templates."""
+    names = {"tokenizer.model", "vocab.txt", "merges.txt", "chat_template.jinja"}
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_file()
+        and not path.name.startswith(".")
+        and (path.name in names or path.suffix == ".json")
+        and not path.name.endswith(".safetensors.index.json")
+    )
