@@ -1,6 +1,7 @@
 """One way in and one way out for every message: limits first, then a typed decode."""
 
-from typing import TypeVar
+from types import UnionType
+from typing import Any, TypeVar, overload
 
 import msgspec
 
@@ -28,8 +29,19 @@ def encode(message: msgspec.Struct, *, max_bytes: int) -> bytes:
     return data
 
 
-def decode(data: bytes, kind: type[T], *, max_bytes: int) -> T:
+@overload
+def decode(data: bytes, kind: type[T], *, max_bytes: int) -> T: ...
+@overload
+def decode(data: bytes, kind: UnionType, *, max_bytes: int) -> Any: ...  # noqa: ANN401
+
+
+def decode(data: bytes, kind: Any, *, max_bytes: int) -> Any:
     """Parse one message; checks size, shape and every stated limit.
+
+    Args:
+        data: what came from the peer.
+        kind: a message, or a union of tagged ones; annotate the result of the latter.
+        max_bytes: the protocol's limit.
 
     Raises:
         MalformedMessageError: ``data`` is too long or is not a ``kind``.

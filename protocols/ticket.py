@@ -41,7 +41,8 @@ class Ticket(Message, frozen=True):
     """Ed25519 public key; manifests must be signed with it, and the learner's peer id is its."""
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)]
     """Multiaddresses with ``/p2p/PEER`` at the end: of the learner, or of any node of the run."""
-    expires_unix_s: Annotated[int, msgspec.Meta(ge=0)]
+    expires_unix_s: Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799)]
+    """Until when it admits; at most the year 9999, so that every clock can show it."""
 
     @property
     def learner_public_key(self) -> Ed25519PublicKey:

@@ -1,0 +1,77 @@
+import msgspec
+import pytest
+
+from protocols import activation, advert
+from protocols.activation import (
+    Directive,
+    Heartbeat,
+    HeartbeatReply,
+    NodeState,
+    PeerAddresses,
+    PeerReport,
+)
+from protocols.codec import decode, encode
+from protocols.errors import MalformedMessageError
+from protocols.reasons import Reason
+from protocols.ticket import MAX_ADDRESSES
+from tests.protocols.samples import MESSAGES, PEER
+
+LONGEST_WORD = max(Reason, key=len)
+WIDEST = "\U0001f600"
+"""A character that takes four bytes: limits on text count characters."""
+
+
+def test_the_longest_lawful_heartbeat_fits_its_frame() -> None:
+    longest = Heartbeat(
+        run_id="r" * 64,
+        session_id=WIDEST * 64,
+        advert=bytes(advert.MAX_BYTES),
+        state=NodeState.DRAINING,
+        applied_version=2**63 - 1,
+        held_version=2**63 - 1,
+        num_rollouts_in_hand=2**63 - 1,
+        num_engine_restarts=2**63 - 1,
+        payload_bytes_sent=2**63 - 1,
+        payload_bytes_received=2**63 - 1,
+        reports=(PeerReport(WIDEST * 80, LONGEST_WORD, 2**31 - 1),) * activation.MAX_REPORTS,
+    )
+
+    wire = encode(longest, max_bytes=activation.MAX_REQUEST_BYTES)
+
+    assert decode(wire, Heartbeat, max_bytes=activation.MAX_REQUEST_BYTES) == longest
+
+
+def test_the_longest_lawful_reply_fits_its_frame() -> None:
+    neighbour = PeerAddresses(PEER, ("/" + "a" * 255,) * MAX_ADDRESSES)
+    longest = HeartbeatReply(
+        directive=Directive.FINISHED,
+        why=WIDEST * 200,
+        learner_step=2**63 - 1,
+        newest_version=2**63 - 1,
+        next_heartbeat_s=3600.0,
+        neighbours=(neighbour,) * activation.MAX_NEIGHBOURS,
+    )
+
+    wire = encode(longest, max_bytes=activation.MAX_REPLY_BYTES)
+
+    assert decode(wire, HeartbeatReply, max_bytes=activation.MAX_REPLY_BYTES) == longest
+
+
+@pytest.mark.parametrize("wait_s", [0.0, -1.0, 3601.0, float("nan")])
+def test_a_learner_cannot_make_a_node_hammer_it_or_fall_silent(wait_s: float) -> None:
+    reply = msgspec.structs.replace(MESSAGES["activation"][1], next_heartbeat_s=wait_s)
+
+    with pytest.raises(MalformedMessageError, match="next_heartbeat_s"):
+        decode(msgspec.msgpack.encode(reply), HeartbeatReply, max_bytes=4096)
+
+
+def test_the_words_for_states_and_directives_are_frozen() -> None:
+    assert [s.value for s in NodeState] == [
+        "joining",
+        "syncing",
+        "standby",
+        "active",
+        "draining",
+        "left",
+    ]
+    assert [d.value for d in Directive] == ["standby", "active", "finished"]
