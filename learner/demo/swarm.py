@@ -109,6 +109,10 @@ class LocalSwarm:
             name=name,
         )
 
+    async def start_tool(self, module: str, arguments: Sequence[str], *, name: str) -> SwarmProcess:
+        """Start another program, as one of the swarm's."""
+        return await self._start(module, arguments, name=name)
+
     def state_dir(self, name: str) -> Path:
         """Return where the node ``name`` keeps its identity and weights."""
         return self.root / "nodes" / name

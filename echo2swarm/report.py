@@ -1,0 +1,225 @@
+"""A run's report: text with pictures for people, figures as JSON for programs.
+
+Everything comes from what the run left in its directory; what is not there is
+said to be missing, and never filled in.
+"""
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from echo2swarm.errors import UsageError
+from echo2swarm.humane import format_bytes, format_percent, format_seconds, printable
+from echo2swarm.report_plots import write_plots
+from echo2swarm.run_reader import read_run
+from echo2swarm.run_record import WINDOW_STEPS, RunRecord, busy_share, overlap_s, reward_gain
+from echo2swarm.status_view import refusals_text, sort_nodes
+from protocols.ids import PeerId, short
+
+_UNKNOWN: Final = "not known"
+
+
+def write_report(run_dir: Path, out_dir: Path) -> Path:
+    """Write ``report.md``, ``report.json`` and the pictures; return the path of the text.
+
+    Raises:
+        UsageError: ``run_dir`` is no directory.
+        SwarmError: what lies there is damaged, or there is nothing to report on.
+    """
+    if not run_dir.is_dir():
+        raise UsageError(f"{run_dir}: no such run directory")
+    record = read_run(run_dir)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    plots = write_plots(record, out_dir)
+    figures = summarize(record)
+    path = out_dir / "report.md"
+    path.write_text(report_text(record, figures, plots))
+    (out_dir / "report.json").write_bytes(
+        msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
+    )
+    return path
+
+
+def summarize(record: RunRecord) -> dict[str, Any]:
+    """Return the run's figures; None where the run directory does not tell."""
+    gain = reward_gain(record.rewards)
+    payloads = [b.payload_bytes for b in record.broadcasts if b.payload_bytes is not None]
+    published_bytes = sum(payloads)
+    spreads = sorted(b.spread_s for b in record.broadcasts if b.spread_s is not None)
+    peers_sent = sum(n.payload_bytes_sent for n in record.nodes) if record.nodes else None
+    generating = [s for _, spans in record.generation for s in spans]
+    total_train_s = sum(s.train_s for s in record.steps)
+    return {
+        "run_id": record.run_id,
+        "phase": record.phase,
+        "steps_done": record.steps[-1].step if record.steps else 0,
+        "num_steps": record.num_steps,
+        "duration_s": record.duration_s,
+        "reward_first": gain[0] if gain else None,
+        "reward_last": gain[1] if gain else None,
+        "reward_gain": gain[1] - gain[0] if gain else None,
+        "max_staleness_allowed": record.max_staleness,
+        "max_staleness_trained": max((s for s, _ in record.staleness or ()), default=None),
+        "staleness": {str(s): n for s, n in record.staleness} if record.staleness else None,
+        "rollouts_trained": (
+            sum(n for _, n in record.staleness) if record.staleness is not None else None
+        ),
+        "busy_share": busy_share(record.steps),
+        "wait_s": sum(s.wait_s for s in record.steps),
+        "train_s": total_train_s,
+        "publish_s": sum(s.publish_s for s in record.steps),
+        "generating_while_training_share": (
+            overlap_s(record.training, generating) / total_train_s
+            if total_train_s and record.training and generating
+            else None
+        ),
+        "versions_published": len(record.broadcasts),
+        "payload_bytes_published": published_bytes if payloads else None,
+        "learner_bytes_sent": record.learner_bytes_sent,
+        "peer_bytes_sent": peers_sent,
+        "learner_copies": (
+            record.learner_bytes_sent / published_bytes
+            if record.learner_bytes_sent is not None and published_bytes
+            else None
+        ),
+        "broadcast_median_s": spreads[len(spreads) // 2] if spreads else None,
+        "broadcast_worst_s": spreads[-1] if spreads else None,
+        "refusals": {r.reason.value: r.count for r in record.refusals},
+        "worst_heartbeat_delay_s": record.worst_heartbeat_delay_s,
+        "num_nodes": len(record.nodes),
+        "missing": list(record.missing),
+    }
+
+
+def report_text(record: RunRecord, figures: dict[str, Any], plots: dict[str, str]) -> str:
+    """Return the report as Markdown."""
+    parts = [
+        f"# Run {record.run_id}",
+        _verdict(record, figures),
+        _section("Reward", _picture("reward", plots), _reward(figures)),
+        _section("Staleness", _picture("staleness", plots), _staleness(record, figures)),
+        _section("Time", _picture("phases", plots), _time(figures)),
+        _section("Overlap", _picture("overlap", plots), _overlap(figures)),
+        _section(
+            "Broadcast",
+            _picture("bytes", plots),
+            _picture("broadcast", plots),
+            _broadcast(record, figures),
+        ),
+        _section("Nodes", _nodes(record)),
+        _section("Refused", f"By the learner, by reason: {refusals_text(record.refusals)}."),
+    ]
+    if record.missing:
+        parts.append(
+            _section("Missing", *(f"- {printable(m, max_chars=400)}" for m in record.missing))
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, *paragraphs: str) -> str:
+    return "\n\n".join((f"## {title}", *(p for p in paragraphs if p)))
+
+
+def _picture(name: str, plots: dict[str, str]) -> str:
+    return f"![{name}]({plots[name]})" if name in plots else ""
+
+
+def _verdict(record: RunRecord, figures: dict[str, Any]) -> str:
+    return (
+        f"{figures['steps_done']} of {record.num_steps} steps in "
+        f"{format_seconds(record.duration_s)}; the run is {printable(record.phase)}."
+    )
+
+
+def _reward(figures: dict[str, Any]) -> str:
+    if figures["reward_gain"] is None:
+        return "Too few steps to compare."
+    return (
+        f"Mean of the first steps {figures['reward_first']:.3f}, of the last "
+        f"{figures['reward_last']:.3f}: {figures['reward_gain']:+.3f} (up to {WINDOW_STEPS} "
+        "steps each)."
+    )
+
+
+def _staleness(record: RunRecord, figures: dict[str, Any]) -> str:
+    if record.staleness is None:
+        return "The ledger could not be read."
+    if not record.staleness:
+        return "No rollout has been trained on."
+    rows = [f"| {s} | {n} |" for s, n in record.staleness]
+    return "\n".join(
+        (
+            f"Counted in the ledger: {figures['rollouts_trained']} rollouts; the stalest was "
+            f"{figures['max_staleness_trained']} steps old, allowed are {record.max_staleness}.",
+            "",
+            "| staleness | rollouts |",
+            "|---:|---:|",
+            *rows,
+        )
+    )
+
+
+def _time(figures: dict[str, Any]) -> str:
+    busy = figures["busy_share"]
+    return (
+        f"Training {format_seconds(figures['train_s'])}, waiting for rollouts "
+        f"{format_seconds(figures['wait_s'])}, publishing {format_seconds(figures['publish_s'])}. "
+        f"After the first step the learner trained "
+        f"{_UNKNOWN if busy is None else format_percent(busy)} of the time. The longest that its "
+        f"event loop was late: {_seconds(figures['worst_heartbeat_delay_s'])}."
+    )
+
+
+def _overlap(figures: dict[str, Any]) -> str:
+    share = figures["generating_while_training_share"]
+    if share is None:
+        return "The events do not tell when nodes generated."
+    return f"During {format_percent(share)} of the training time, nodes were generating."
+
+
+def _broadcast(record: RunRecord, figures: dict[str, Any]) -> str:
+    sent, peers = figures["learner_bytes_sent"], figures["peer_bytes_sent"]
+    copies = figures["learner_copies"]
+    return (
+        f"{figures['versions_published']} versions, "
+        f"{_bytes(figures['payload_bytes_published'])} together. The learner sent {_bytes(sent)}"
+        + (f", {copies:.2f} copies" if copies is not None else "")
+        + f", to {len(record.nodes)} nodes; nodes sent each other {_bytes(peers)}. "
+        f"From publish to applied by the last node: median "
+        f"{_seconds(figures['broadcast_median_s'])}, worst "
+        f"{_seconds(figures['broadcast_worst_s'])}."
+    )
+
+
+def _nodes(record: RunRecord) -> str:
+    if not record.nodes:
+        return "None is known."
+    head = (
+        "| node | id | engine | accepted | trained | refused | last refusal | restarts "
+        "| sent | received |",
+        "|---|---|---|---:|---:|---|---|---:|---:|---:|",
+    )
+    rows = [
+        f"| {_cell(n.name)} | {short(PeerId(n.peer_id))} | {_cell(n.engine)} | {n.num_accepted} "
+        f"| {n.num_trained} | {refusals_text(n.refusals)} | {_cell(n.last_refusal)} "
+        f"| {n.num_engine_restarts} | {format_bytes(n.payload_bytes_sent)} "
+        f"| {format_bytes(n.payload_bytes_received)} |"
+        for n in sort_nodes(record.nodes)
+    ]
+    return "\n".join((*head, *rows))
+
+
+def _cell(text: str) -> str:
+    """What others call themselves must not end the cell, nor become a link or HTML."""
+    shown = printable(text, max_chars=100)
+    return "".join(f"\\{c}" if c in "\\|<>[]()`*_!#&" else c for c in shown) or "-"
+
+
+def _bytes(num_bytes: int | None) -> str:
+    return _UNKNOWN if num_bytes is None else format_bytes(num_bytes)
+
+
+def _seconds(seconds: float | None) -> str:
+    return _UNKNOWN if seconds is None or math.isnan(seconds) else format_seconds(seconds)

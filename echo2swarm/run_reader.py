@@ -1,0 +1,216 @@
+"""What a run directory holds, as one record: ledger, metrics, events and last status.
+
+Each source may be missing or cut off: what it would have told is then said to
+be missing. The ledger is read as it lies, also while a learner writes to it.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from echo2swarm.errors import StoreError, SwarmError
+from echo2swarm.jsonlines import read_jsonl
+from echo2swarm.run_record import Broadcast, RunRecord, Span, StepRecord
+from echo2swarm.status_client import read_status
+from protocols.status import StatusReply
+
+LEDGER_FORMAT: Final = 1
+APPLIED_EVENT: Final = "version.applied"
+_LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LedgerFacts:
+    run_id: str = "unknown"
+    max_staleness: int = 0
+    staleness: tuple[tuple[int, int], ...] | None = None
+    versions: tuple[tuple[int, int, float], ...] = ()
+    """(version, payload bytes, when published)."""
+    leases: tuple[tuple[str, float, float], ...] = ()
+    """(peer, when granted, when its last rollout was accepted)."""
+    names: dict[str, str] = field(default_factory=dict)
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Return all that is known of the run in ``run_dir``.
+
+    Raises:
+        StoreError: there is neither a status nor a ledger: nothing to tell.
+    """
+    missing: list[str] = []
+    status = _read_status(run_dir, missing)
+    metrics = _read_lines(run_dir / _METRICS, missing)
+    events = _read_lines(run_dir / _EVENTS, missing)
+    ledger = _read_ledger(run_dir / _LEDGER, missing)
+    if status is None and ledger is None:
+        raise StoreError(f"{run_dir} holds neither status.json nor {_LEDGER}: nothing to report on")
+    ledger = ledger or _LedgerFacts()
+    start_unix_s = _start(metrics, events, ledger)
+    steps = tuple(_steps(metrics, start_unix_s))
+    names = {**ledger.names, **{n.peer_id: n.name for n in (status.nodes if status else ())}}
+    applied = _applied(events, start_unix_s, names)
+    broadcasts = tuple(
+        Broadcast(
+            version=version,
+            published_s=unix_s - start_unix_s,
+            payload_bytes=size_bytes,
+            applied_s=applied.get(version, ()),
+        )
+        for version, size_bytes, unix_s in ledger.versions
+    )
+    ends = [s.end_s for s in steps] + [unix_s - start_unix_s for *_, unix_s in ledger.leases]
+    return RunRecord(
+        run_id=status.run_id if status else ledger.run_id,
+        phase=status.phase if status else "unknown",
+        num_steps=status.num_steps if status else len(steps),
+        max_staleness=status.max_staleness if status else ledger.max_staleness,
+        publish_every=status.publish_every if status else 1,
+        duration_s=max(ends, default=0.0),
+        steps=steps,
+        staleness=ledger.staleness,
+        broadcasts=broadcasts,
+        training=tuple(
+            Span(start_s=s.end_s - s.publish_s - s.train_s, end_s=s.end_s - s.publish_s)
+            for s in steps
+        ),
+        generation=_generation(ledger.leases, start_unix_s, names),
+        learner_bytes_sent=status.payload_bytes_sent if status else None,
+        nodes=status.nodes if status else (),
+        refusals=status.refusals if status else (),
+        worst_heartbeat_delay_s=status.worst_heartbeat_delay_s if status else None,
+        missing=tuple(missing),
+    )
+
+
+def step_of(record: dict[str, Any], *, start_unix_s: float = 0.0) -> StepRecord | None:
+    """Return what a line of ``metrics.jsonl`` says of a step; None if it is about none."""
+    step, unix_s = record.get("step"), record.get("unix_s")
+    if not isinstance(step, int) or not isinstance(unix_s, int | float):
+        return None
+    return StepRecord(
+        step=step,
+        end_s=unix_s - start_unix_s,
+        reward_mean=_number(record.get("reward_mean")),
+        wait_s=_number(record.get("wait_s")) or 0.0,
+        train_s=_number(record.get("train_s")) or 0.0,
+        publish_s=_number(record.get("publish_s")) or 0.0,
+    )
+
+
+def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
+    if not path.is_file():
+        missing.append(f"{path.name}: staleness, versions and leases")
+        return None
+    try:
+        with closing(_open_read_only(path)) as db:
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if found != LEDGER_FORMAT:
+                missing.append(f"{path.name}: it has format {found}, this reads {LEDGER_FORMAT}")
+                return None
+            meta = dict(db.execute("SELECT key, value FROM meta"))
+            return _LedgerFacts(
+                run_id=meta.get("run_id", "unknown"),
+                max_staleness=int(meta.get("max_staleness", 0)),
+                staleness=tuple(
+                    db.execute(
+                        "SELECT trained_step - version, COUNT(*) FROM rollouts "
+                        "WHERE trained_step IS NOT NULL GROUP BY 1 ORDER BY 1"
+                    )
+                ),
+                versions=tuple(
+                    db.execute(
+                        "SELECT version, size_bytes, published_unix_s FROM versions ORDER BY 1"
+                    )
+                ),
+                leases=tuple(
+                    db.execute(
+                        "SELECT leases.peer, granted_unix_s, MAX(accepted_unix_s) FROM leases "
+                        "JOIN rollouts USING (lease_id) GROUP BY lease_id ORDER BY 2"
+                    )
+                ),
+                names=dict(db.execute("SELECT peer, name FROM nodes")),
+            )
+    except sqlite3.Error as exc:
+        missing.append(f"{path.name}: {exc}")
+        return None
+
+
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    """Open a database without leaving anything beside it.
+
+    Where there is a write-ahead log it is read too: a learner is running, or was killed,
+    and its last minutes are in there.
+    """
+    has_log = path.with_name(f"{path.name}-wal").exists()
+    how = "mode=ro" if has_log else "immutable=1"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
+
+
+def _read_status(run_dir: Path, missing: list[str]) -> StatusReply | None:
+    try:
+        return read_status(run_dir)
+    except SwarmError as exc:
+        missing.append(f"nodes, bytes, refusals: {exc}")
+        return None
+
+
+def _read_lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+    """Return a file's records; what comes before a damaged line is of use."""
+    records: list[dict[str, Any]] = []
+    try:
+        records.extend(read_jsonl(path))
+    except StoreError as exc:
+        missing.append(str(exc))
+    return records
+
+
+def _start(
+    metrics: list[dict[str, Any]], events: list[dict[str, Any]], ledger: _LedgerFacts
+) -> float:
+    """Return when the run began, by whatever is told of it first."""
+    times = [_number(record.get("unix_s")) for record in (*events[:1], *metrics[:1])]
+    times += [unix_s for *_, unix_s in ledger.versions[:1]]
+    return min((t for t in times if t is not None), default=0.0)
+
+
+def _steps(metrics: Iterable[dict[str, Any]], start_unix_s: float) -> Iterator[StepRecord]:
+    """Yield the steps in order; of one done again after a crash, the last counts."""
+    by_step: dict[int, StepRecord] = {}
+    for record in metrics:
+        step = step_of(record, start_unix_s=start_unix_s)
+        if step is not None:
+            by_step[step.step] = step
+    return (by_step[step] for step in sorted(by_step))
+
+
+def _applied(
+    events: Iterable[dict[str, Any]], start_unix_s: float, names: dict[str, str]
+) -> dict[int, tuple[tuple[str, float], ...]]:
+    """Return per version which node applied it when, by the first that is told of each."""
+    found: dict[int, dict[str, float]] = {}
+    for event in events:
+        peer, version = event.get("peer"), event.get("version")
+        unix_s = _number(event.get("unix_s"))
+        if event.get("event") != APPLIED_EVENT or unix_s is None:
+            continue
+        if isinstance(peer, str) and isinstance(version, int):
+            name = names.get(peer, peer[-8:])
+            found.setdefault(version, {}).setdefault(name, unix_s - start_unix_s)
+    return {version: tuple(at.items()) for version, at in found.items()}
+
+
+def _generation(
+    leases: Iterable[tuple[str, float, float]], start_unix_s: float, names: dict[str, str]
+) -> tuple[tuple[str, tuple[Span, ...]], ...]:
+    spans: dict[str, list[Span]] = {}
+    for peer, granted_unix_s, last_unix_s in leases:
+        span = Span(start_s=granted_unix_s - start_unix_s, end_s=last_unix_s - start_unix_s)
+        spans.setdefault(names.get(peer, peer[-8:]), []).append(span)
+    return tuple((name, tuple(spans[name])) for name in sorted(spans))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,230 @@
+"""From a model to a verdict: prepare, start, watch, report.
+
+::
+
+    run_demo
+    +- signals             Ctrl-C and kill cancel the scope, however often they come
+    +- open_swarm          ends every process with its context
+       +- watch            from the first look until the learner has ended
+       +- mishap           with --kill-one-node: kill -9 a node, and start it again
+"""
+
+import signal
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.text import Text
+
+from echo2swarm.errors import SwarmError
+from echo2swarm.humane import format_seconds, printable
+from echo2swarm.report import write_report
+from echo2swarm.run_reader import read_run, step_of
+from learner.demo.follow import LineFollower
+from learner.demo.narrator import Narrator
+from learner.demo.process import SwarmProcess
+from learner.demo.settings import ENGINE_THREADS, LISTEN, DemoSettings, demo_config
+from learner.demo.swarm import LocalSwarm, open_swarm
+from learner.demo.verdict import judge
+
+_PREPARE_TIMEOUT_S: Final = 900.0
+_START_TIMEOUT_S: Final = 180.0
+_LOOK_S: Final = 0.5
+_NODES_LEAVE_S: Final = 20.0
+_SILENCE_S: Final = 600.0
+"""A learner that has not made a step for so long will not make one."""
+_ABSENCE_S: Final = 12.0
+_TAIL_LINES: Final = 15
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Teller:
+    """Prints lines with the time since the start in front."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._started_s = trio.current_time()
+
+    def tell(self, line: str | Text) -> None:
+        """Print one line."""
+        minutes, seconds = divmod(int(trio.current_time() - self._started_s), 60)
+        self.console.print(
+            Text.assemble((f"{minutes:>3}:{seconds:02} ", "dim"), line),
+            soft_wrap=True,
+            highlight=False,
+        )
+
+    def tell_tail(self, process: SwarmProcess) -> None:
+        """Print the end of a process's log."""
+        self.tell(Text(f"the end of {process.log_path}:", style="red"))
+        for line in process.log_tail(_TAIL_LINES):
+            self.console.print(Text("    " + printable(line, max_chars=300)), soft_wrap=True)
+
+
+async def run_demo(settings: DemoSettings, console: Console) -> bool:
+    """Run the demo; return whether the model has learned.
+
+    Raises:
+        SwarmError: something failed; every process has ended.
+        KeyboardInterrupt: a signal asked to end; every process has ended.
+    """
+    teller = Teller(console)
+    scope = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        # It listens until all processes have ended, so that a second Ctrl-C does no harm.
+        await nursery.start(_cancel_at_signal, scope, teller)
+        with scope:
+            async with open_swarm(settings.folder) as swarm:
+                try:
+                    await _perform(swarm, settings, teller)
+                except SwarmError:
+                    _tell_failure(swarm, teller)
+                    raise
+        nursery.cancel_scope.cancel()
+    if scope.cancelled_caught:
+        raise KeyboardInterrupt
+    return _conclude(settings, teller)
+
+
+async def _cancel_at_signal(
+    scope: trio.CancelScope,
+    teller: Teller,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with trio.open_signal_receiver(*_SIGNALS) as numbers:
+        task_status.started()
+        async for _ in numbers:
+            if not scope.cancel_called:
+                teller.tell("interrupted: ending all processes")
+                scope.cancel()
+
+
+async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
+    config = demo_config(settings)
+    if settings.model != "tiny":
+        await _prepare(swarm, config.model.path, teller)
+    teller.tell(f"starting the learner; all of this run lies in {settings.folder}")
+    ticket = await swarm.start_learner(config, timeout_s=_START_TIMEOUT_S)
+    teller.tell(f"the learner's ticket: {ticket[:40]}...")
+    names = [f"node-{i + 1}" for i in range(settings.num_nodes)]
+    for name in names:
+        await _start_node(swarm, name, ticket)
+    teller.tell(f"started {', '.join(names)}; to look at the run from another terminal:")
+    teller.tell(Text(f"  swarm status --watch --run '{swarm.run_dir}'", style="bold"))
+    if settings.kill_one_node:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_mishap, swarm, names[-1], ticket, settings, teller)
+            await _watch(swarm, settings, teller)
+            nursery.cancel_scope.cancel()
+    else:
+        await _watch(swarm, settings, teller)
+
+
+async def _prepare(swarm: LocalSwarm, model: str, teller: Teller) -> None:
+    """Have the model's files ready before anybody waits for them."""
+    teller.tell(f"preparing the model {model!r} (the first time this takes a few minutes)")
+    process = await swarm.start_tool("echo2swarm.models.prepare", (model,), name="prepare")
+    output = LineFollower(process.log_path)
+    with trio.move_on_after(_PREPARE_TIMEOUT_S):
+        while True:
+            is_over = not process.is_running
+            for line in output.new_text():
+                teller.tell(Text("  " + printable(line, max_chars=200), style="dim"))
+            if is_over:
+                break
+            await trio.sleep(_LOOK_S)
+    if process.exit_status != 0:
+        raise SwarmError(f"could not prepare the model {model!r}; see {process.log_path}")
+
+
+async def _start_node(swarm: LocalSwarm, name: str, ticket: str) -> SwarmProcess:
+    return await swarm.start_node(
+        name,
+        ticket,
+        arguments=("--listen", LISTEN, "--engine-option", f"threads={ENGINE_THREADS}"),
+    )
+
+
+async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
+    """Tell what happens until the learner has ended; then give the nodes time to leave."""
+    narrator = Narrator(
+        num_steps=settings.num_steps, ascii_only=not teller.console.encoding.startswith("utf")
+    )
+    steps = LineFollower(swarm.run_dir / "metrics.jsonl")
+    told_ended: set[int] = set()
+    last_news_s = trio.current_time()
+    while True:
+        is_over = not swarm.learner.is_running
+        status = swarm.status()
+        lines = [] if status is None else [*narrator.nodes(status), *narrator.version(status)]
+        for record in steps.new_records():
+            step = step_of(record)
+            if step is not None:
+                lines.append(narrator.step(step, status))
+                last_news_s = trio.current_time()
+        for line in lines:
+            teller.tell(line)
+        if is_over:
+            break
+        _check_nodes(swarm, told_ended, teller)
+        if trio.current_time() - last_news_s > _SILENCE_S:
+            raise SwarmError(f"no step in {format_seconds(_SILENCE_S)}; logs: {swarm.log_dir}")
+        await trio.sleep(_LOOK_S)
+    if swarm.learner.exit_status != 0:
+        raise SwarmError(
+            f"the learner ended with status {swarm.learner.exit_status}; its log: "
+            f"{swarm.learner.log_path}"
+        )
+    with trio.move_on_after(_NODES_LEAVE_S):
+        for process in swarm.processes:
+            await process.wait()
+
+
+def _check_nodes(swarm: LocalSwarm, told_ended: set[int], teller: Teller) -> None:
+    """Tell of each node's process that ended.
+
+    Raises:
+        SwarmError: there is none left.
+    """
+    nodes = [p for p in swarm.processes if p.name.startswith("node-")]
+    for process in nodes:
+        if not process.is_running and process.pid not in told_ended:
+            told_ended.add(process.pid)
+            teller.tell(Text(f"{process.name} ended with status {process.exit_status}", "red"))
+    if nodes and not any(p.is_running for p in nodes):
+        raise SwarmError(f"all nodes have ended; their logs: {swarm.log_dir}")
+
+
+async def _mishap(
+    swarm: LocalSwarm, name: str, ticket: str, settings: DemoSettings, teller: Teller
+) -> None:
+    """Kill a node in mid-run, wait until it is missed, and start it again as itself."""
+    while (status := swarm.status()) is None or status.learner_step < settings.num_steps // 3:  # noqa: ASYNC110
+        await trio.sleep(_LOOK_S)
+    victim = next(p for p in swarm.processes if p.name == name)
+    teller.tell(Text(f"kill -9 {victim.pid}: {name} is gone without a word", style="bold red"))
+    victim.kill()
+    await trio.sleep(_ABSENCE_S)
+    teller.tell(f"starting {name} again, with the identity it had")
+    await _start_node(swarm, name, ticket)
+
+
+def _tell_failure(swarm: LocalSwarm, teller: Teller) -> None:
+    """Print the log of what ended badly; of the learner if nothing did."""
+    culprits = [p for p in swarm.processes if not p.is_running and p.exit_status != 0]
+    for process in culprits or swarm.processes[:1]:
+        teller.tell_tail(process)
+
+
+def _conclude(settings: DemoSettings, teller: Teller) -> bool:
+    run_dir = settings.folder / "run"
+    path = write_report(run_dir, settings.folder / "report")
+    record = read_run(run_dir)
+    verdict = judge(record.rewards, num_steps=settings.num_steps)
+    teller.tell(f"report: {path}")
+    style = "bold green" if verdict.has_learned else "bold red"
+    word = "It has learned" if verdict.has_learned else "It has NOT learned"
+    teller.tell(Text(f"{word}: {verdict.why}.", style=style))
+    return verdict.has_learned

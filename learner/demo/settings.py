@@ -1,0 +1,74 @@
+"""What the demo runs: small enough for two cores, real enough to learn."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from echo2swarm.errors import UsageError
+from learner.config import (
+    CheckpointTable,
+    LearnerConfig,
+    ModelTable,
+    RolloutTable,
+    RunTable,
+    SwarmTable,
+    TrainerTable,
+)
+
+TRAINER_THREADS: Final = 1
+ENGINE_THREADS: Final = 1
+"""Of each of the nodes; more than there are cores would only get into each other's way."""
+
+LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
+"""The system picks free ports."""
+
+TINY_MODEL_DIR: Final = Path(__file__).parents[2] / "tests" / "data" / "tiny-sorter"
+"""Part of a checkout, not of an installed package."""
+
+FULL_STEPS: Final = 32
+QUICK_STEPS: Final = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What the user chose."""
+
+    folder: Path
+    seed: int
+    num_steps: int
+    num_nodes: int
+    model: str
+    """``embedded``, ``tiny``, a folder or a hub id."""
+    kill_one_node: bool
+
+
+def demo_config(settings: DemoSettings) -> LearnerConfig:
+    """Return the run's configuration.
+
+    Raises:
+        UsageError: the tiny model is not here.
+    """
+    is_tiny = settings.model == "tiny"
+    if is_tiny and not TINY_MODEL_DIR.is_dir():
+        raise UsageError(f"{TINY_MODEL_DIR}: the tiny model comes with a checkout only")
+    return LearnerConfig(
+        run=RunTable(name="demo", num_steps=settings.num_steps, seed=settings.seed),
+        model=ModelTable(path=str(TINY_MODEL_DIR) if is_tiny else settings.model),
+        task={"kind": "sort_digits"} if is_tiny else {"kind": "arithmetic"},
+        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
+        rollouts=RolloutTable(
+            prompts_per_step=16,
+            group_size=8,
+            max_staleness=2,
+            publish_every=1,
+            temperature=1.0,
+            max_new_tokens=6,
+            lease_prompts=2,
+        ),
+        trainer=TrainerTable(
+            learning_rate=1e-3 if is_tiny else 1e-5,
+            warmup_steps=5,
+            threads=TRAINER_THREADS,
+        ),
+        checkpoint=CheckpointTable(every_steps=0),
+    )
