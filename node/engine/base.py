@@ -1,0 +1,91 @@
+"""The port to whatever turns prompts into completions.
+
+Adapters pass the same contract tests: every sample asked for is answered once,
+with finite logprobs and the version that sampled it; a version that could not
+be applied leaves the old one in place; an engine that dies comes back without
+a policy, and is given the newest one held.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from echo2swarm.children.wire import Progress
+from echo2swarm.errors import ChildError, SwarmError
+from node.engine.messages import Description, Generated
+from protocols.ids import PolicyVersion
+from protocols.leases import LeasedGroup
+from protocols.sampling import SamplingParams
+
+
+class EngineDownError(ChildError):
+    """The engine died during the call, or is being started; the work can be given back."""
+
+
+class EngineBrokenError(SwarmError):
+    """The engine died again and again; the node gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFiles:
+    """One version as files on this machine; they must stay while they are being loaded."""
+
+    version: PolicyVersion
+    weights_dir: Path
+    assets_dir: Path
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """The engine answers calls; it has no policy yet."""
+
+    description: Description
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDied:
+    """The engine process ended; pending calls have failed."""
+
+    why: str
+
+
+EngineEvent = EngineReady | EngineDied
+
+
+class RolloutEngine(Protocol):
+    """What the node needs of an engine."""
+
+    @property
+    def applied_version(self) -> PolicyVersion | None:
+        """What it samples with now; None if it has no policy, or is not running."""
+        ...
+
+    @property
+    def num_restarts(self) -> int:
+        """How often it was started again."""
+        ...
+
+    async def load_policy(self, policy: PolicyFiles) -> float:
+        """Apply a version, and return how many seconds that took.
+
+        Raises:
+            EngineDownError: there is no engine process now.
+            ChildError: the version can't be applied; the old one is still there.
+        """
+        ...
+
+    async def generate(
+        self,
+        groups: Sequence[LeasedGroup],
+        sampling: SamplingParams,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Generated:
+        """Return one completion per sample of ``groups``, in any order.
+
+        Raises:
+            EngineDownError: there is no engine process now.
+            ChildError: these can't be sampled; the engine lives on.
+        """
+        ...

@@ -1,0 +1,90 @@
+"""What can be set of each engine: read by both ends of the child, so free of heavy imports."""
+
+import os
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal, TypeVar
+
+import msgspec
+
+from echo2swarm.errors import UsageError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all engine options: immutable, and unknown names are an error."""
+
+
+class TransformersOptions(Options, frozen=True):
+    """Of the embedded engine."""
+
+    device: str = "auto"
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the computation; ``auto`` takes bfloat16 where the hardware multiplies it fast."""
+    threads: Natural = 0
+    """CPU threads; 0 takes half of the cores, for a learner or other nodes may need the rest."""
+    max_batch: AtLeastOne = 128
+    """Most completions decoded at once."""
+    batch_tokens: AtLeastOne = 65_536
+    """Most tokens, prompts included, that one batch may come to hold in its cache."""
+
+
+class SleepOptions(Options, frozen=True):
+    """Of the engine that waits instead of computing: for benchmarks of the swarm."""
+
+    rollouts_per_s: Positive = 10.0
+    """How fast it is; a call takes its number of completions divided by this."""
+    num_tokens: AtLeastOne = 8
+    """Length of every completion; the sampling's limit, if that is less."""
+    load_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """How long it takes to apply a version."""
+    vocab_size: Natural = 0
+    """Tokens are below this; 0 reads it from the model's config."""
+
+
+OPTIONS_OF: Final[dict[str, type[Options]]] = {
+    "transformers": TransformersOptions,
+    "sleep": SleepOptions,
+}
+
+
+def parse_options(kind: type[T], assignments: Iterable[str]) -> T:
+    """Return ``NAME=VALUE`` texts as options of an engine.
+
+    Raises:
+        UsageError: naming what is unknown or out of range, and what there is.
+    """
+    values: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name:
+            raise UsageError(f"engine option {assignment!r} is not of the form NAME=VALUE")
+        values[name] = value
+    known = kind.__struct_fields__
+    unknown = sorted(values.keys() - set(known))
+    if unknown:
+        raise UsageError(f"no engine option {unknown[0]!r}; there are: {', '.join(known)}")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise UsageError(f"engine option: {exc}") from None
+
+
+def to_argument(options: Options) -> str:
+    """Return the options as the one command-line argument of the engine's child."""
+    return msgspec.json.encode(options).decode()
+
+
+def from_argument(kind: type[T], argument: str) -> T:
+    """Return what :func:`to_argument` made."""
+    return msgspec.json.decode(argument, type=kind)
+
+
+def num_threads(wanted: int) -> int:
+    """Return how many CPU threads to use; for 0, half of the cores we may run on."""
+    return wanted or max(1, len(os.sched_getaffinity(0)) // 2)

@@ -1,0 +1,248 @@
+"""An engine in a child process: started again when it dies, given up if that never helps."""
+
+import importlib.util
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+import trio
+
+from echo2swarm.children.parent import Child, open_child
+from echo2swarm.children.wire import Progress
+from echo2swarm.errors import ChildError, SwarmError, UsageError
+from node.engine.base import (
+    EngineBrokenError,
+    EngineDied,
+    EngineDownError,
+    EngineEvent,
+    EngineReady,
+    PolicyFiles,
+)
+from node.engine.messages import (
+    Describe,
+    Description,
+    Generate,
+    Generated,
+    LoadPolicy,
+    PolicyLoaded,
+)
+from node.engine.options import Options, TransformersOptions, num_threads, to_argument
+from protocols.ids import PolicyVersion
+from protocols.leases import LeasedGroup
+from protocols.sampling import SamplingParams
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+_START_TIMEOUT_S: Final = 300.0
+"""Importing torch from a cold disk takes a minute on small machines."""
+_LOAD_TIMEOUT_S: Final = 1800.0
+_GENERATE_TIMEOUT_S: Final = 1800.0
+_FIRST_DELAY_S: Final = 0.5
+_MAX_DELAY_S: Final = 30.0
+_MAX_DEATHS_IN_A_ROW: Final = 6
+"""Deaths without one call answered in between, after which it is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """Which engine to run, and how."""
+
+    kind: str
+    module: str
+    options: Options
+    env: Mapping[str, str]
+
+
+def engine_spec(kind: str, options: Options) -> EngineSpec:
+    """Return how to run the engine called ``kind``.
+
+    Raises:
+        UsageError: there is no such engine.
+        SwarmError: what it needs is not installed.
+    """
+    match kind:
+        case "sleep":
+            return EngineSpec(kind=kind, module="node.engine.sleep_worker", options=options, env={})
+        case "transformers" if isinstance(options, TransformersOptions):
+            missing = [
+                name
+                for name in ("torch", "transformers", "safetensors")
+                if importlib.util.find_spec(name) is None
+            ]
+            if missing:
+                raise SwarmError(
+                    f"engine 'transformers' needs {' and '.join(missing)}, not installed here; "
+                    'run: pip install "echo2swarm[transformers]"'
+                )
+            return EngineSpec(
+                kind=kind,
+                module="node.engine.transformers_worker",
+                options=options,
+                env=_torch_env(num_threads(options.threads)),
+            )
+        case "vllm":
+            raise UsageError("engine 'vllm' is not available yet; use --engine transformers")
+        case _:
+            raise UsageError(f"there is no engine {kind!r}; there are: sleep, transformers")
+
+
+def _torch_env(threads: int) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        # Threads that spin while they wait take the cores from everybody else on the machine.
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+@asynccontextmanager
+async def open_engine(
+    spec: EngineSpec, *, log_path: Path, on_event: Callable[[EngineEvent], None]
+) -> AsyncIterator["ProcessEngine"]:
+    """Run an engine for the length of the context; it starts meanwhile.
+
+    Args:
+        spec: which.
+        log_path: where the child's output is appended.
+        on_event: told, from the event loop, whenever it is ready or has died.
+
+    Raises:
+        EngineBrokenError: it died too often in a row; this cancels the context's body.
+    """
+    engine = ProcessEngine(spec, log_path, on_event)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine._supervise)
+        yield engine
+        nursery.cancel_scope.cancel()
+
+
+class ProcessEngine:
+    """Implements :class:`node.engine.base.RolloutEngine`; made by :func:`open_engine`."""
+
+    def __init__(
+        self, spec: EngineSpec, log_path: Path, on_event: Callable[[EngineEvent], None]
+    ) -> None:
+        self._spec = spec
+        self._log_path = log_path
+        self._on_event = on_event
+        self._child: Child | None = None
+        self._applied_version: PolicyVersion | None = None
+        self._num_deaths_in_a_row = 0
+        self._num_starts = 0
+
+    @property
+    def applied_version(self) -> PolicyVersion | None:
+        """What it samples with now."""
+        return self._applied_version
+
+    @property
+    def num_restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self._num_starts - 1)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child that answers now."""
+        return None if self._child is None else self._child.pid
+
+    async def load_policy(self, policy: PolicyFiles) -> float:
+        """Apply a version, and return how many seconds that took."""
+        message = LoadPolicy(policy.version, str(policy.weights_dir), str(policy.assets_dir))
+        loaded = await self._call(message, PolicyLoaded, timeout_s=_LOAD_TIMEOUT_S)
+        self._applied_version = PolicyVersion(loaded.version)
+        return loaded.seconds
+
+    async def generate(
+        self,
+        groups: Sequence[LeasedGroup],
+        sampling: SamplingParams,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> Generated:
+        """Return one completion per sample of ``groups``."""
+        return await self._call(
+            Generate(tuple(groups), sampling),
+            Generated,
+            timeout_s=_GENERATE_TIMEOUT_S,
+            on_progress=on_progress,
+        )
+
+    async def _call(
+        self,
+        message: msgspec.Struct,
+        kind: type[T],
+        *,
+        timeout_s: float,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> T:
+        child = self._child
+        if child is None:
+            raise EngineDownError(f"engine {self._spec.kind} is not running; it is being started")
+        answer: T | None = None
+        # Not the child's own time limit: an engine that hangs must be told from one that refuses.
+        with trio.move_on_after(timeout_s) as scope:
+            try:
+                answer = await child.call(
+                    message, kind, timeout_s=math.inf, on_progress=on_progress
+                )
+            except ChildError as exc:
+                if child.is_alive:
+                    raise
+                raise EngineDownError(str(exc)) from exc
+        if answer is None or scope.cancelled_caught:
+            child.kill()
+            raise EngineDownError(
+                f"engine {self._spec.kind} was killed: no answer to "
+                f"{type(message).__name__} for {timeout_s:g} s"
+            )
+        self._num_deaths_in_a_row = 0
+        return answer
+
+    async def _supervise(self) -> None:
+        while True:
+            self._num_starts += 1
+            why = await self._run_once()
+            self._num_deaths_in_a_row += 1
+            log.warning("engine.died", why=why, num_deaths_in_a_row=self._num_deaths_in_a_row)
+            self._on_event(EngineDied(why))
+            if self._num_deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW:
+                raise EngineBrokenError(
+                    f"the engine died {self._num_deaths_in_a_row} times without answering a call; "
+                    f"the last time: {why}"
+                )
+            delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (self._num_deaths_in_a_row - 1))
+            log.info("engine.restarting", in_s=delay_s)
+            await trio.sleep(delay_s)
+
+    async def _run_once(self) -> str:
+        """Run one child until it dies; return why it did."""
+        async with open_child(
+            self._spec.module,
+            name=f"engine {self._spec.kind}",
+            arguments=[to_argument(self._spec.options)],
+            env=self._spec.env,
+            log_path=self._log_path,
+        ) as child:
+            try:
+                description = await child.call(Describe(), Description, timeout_s=_START_TIMEOUT_S)
+                self._child = child
+                log.info("engine.ready", engine=description.engine, device=description.device)
+                self._on_event(EngineReady(description))
+                await child.wait_dead()
+                # It says how the child ended.
+                await child.call(Describe(), Description, timeout_s=_START_TIMEOUT_S)
+            except ChildError as exc:
+                return str(exc)
+            finally:
+                self._child = None
+                self._applied_version = None
+        return "it closed its socket"

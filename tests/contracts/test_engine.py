@@ -1,0 +1,201 @@
+"""What every engine keeps to: real child processes, both kinds."""
+
+import math
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+
+from echo2swarm.errors import ChildError
+from node.engine.base import (
+    EngineDied,
+    EngineDownError,
+    EngineEvent,
+    EngineReady,
+    PolicyFiles,
+)
+from node.engine.messages import Completion
+from node.engine.options import OPTIONS_OF, Options, SleepOptions, TransformersOptions
+from node.engine.process import ProcessEngine, engine_spec, open_engine
+from protocols.leases import LeasedGroup, SampleSpec
+from protocols.packed import pack_tokens, unpack_floats, unpack_tokens
+from protocols.rollouts import FinishReason
+from protocols.sampling import SamplingParams
+from tests.node.engine.tiny_policy import VOCAB_SIZE, tiny_model, write_policy
+
+OPTIONS: dict[str, Options] = {
+    "sleep": SleepOptions(rollouts_per_s=1000, num_tokens=4),
+    "transformers": TransformersOptions(device="cpu", threads=1, max_batch=3),
+}
+SAMPLING = SamplingParams(temperature=0.8, max_new_tokens=6, stop_token_ids=(3, 5))
+STARTS = pytest.mark.timeout(180)  # torch takes its time where other work shares the machine
+
+
+@dataclass
+class Bench:
+    """An engine, and what it told."""
+
+    engine: ProcessEngine
+    events: list[EngineEvent] = field(default_factory=list)
+    _changed: trio.Event = field(default_factory=trio.Event)
+
+    def on_event(self, event: EngineEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def ready(self, num_times: int = 1) -> None:
+        while sum(isinstance(e, EngineReady) for e in self.events) < num_times:
+            await self._changed.wait()
+
+
+@pytest.fixture(params=["sleep", pytest.param("transformers", marks=pytest.mark.model)])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@asynccontextmanager
+async def opened(kind: str, folder: Path) -> AsyncIterator[Bench]:
+    benches: list[Bench] = []
+    early: list[EngineEvent] = []
+
+    def on_event(event: EngineEvent) -> None:
+        (benches[0].on_event if benches else early.append)(event)
+
+    spec = engine_spec(kind, OPTIONS[kind])
+    async with open_engine(spec, log_path=folder / "engine.log", on_event=on_event) as engine:
+        benches.append(Bench(engine, early))
+        await benches[0].ready()
+        yield benches[0]
+
+
+@pytest.fixture
+def policies(tmp_path: Path) -> Sequence[PolicyFiles]:
+    return [write_policy(tmp_path, version, tiny_model(seed=version)) for version in range(2)]
+
+
+def group(group_id: int, prompt: Sequence[int], seeds: Sequence[int]) -> LeasedGroup:
+    samples = tuple(SampleSpec(index, seed) for index, seed in enumerate(seeds))
+    return LeasedGroup(group_id, pack_tokens(prompt), samples)
+
+
+GROUPS = (
+    group(7, [1, 2, 3], range(100, 105)),
+    group(8, [4], range(200, 202)),
+    group(9, [2] * 12, range(300, 304)),
+)
+
+
+def tokens_by_sample(completions: Sequence[Completion]) -> dict[tuple[int, int], list[int]]:
+    return {(c.group_id, c.sample_index): unpack_tokens(c.tokens) for c in completions}
+
+
+@STARTS
+async def test_every_sample_is_answered_once_in_valid_form(
+    kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    async with opened(kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[1])
+        generated = await bench.engine.generate(GROUPS, SAMPLING)
+
+    wanted = {(g.group_id, s.index) for g in GROUPS for s in g.samples}
+    assert len(generated.completions) == len(wanted)
+    assert set(tokens_by_sample(generated.completions)) == wanted
+    for completion in generated.completions:
+        tokens, logprobs = unpack_tokens(completion.tokens), unpack_floats(completion.logprobs)
+        assert len(tokens) == len(logprobs)
+        assert all(math.isfinite(x) and x <= 0 for x in logprobs)
+        assert all(token < VOCAB_SIZE for token in tokens)
+        assert not set(tokens[:-1]) & {3, 5}
+        if completion.finish_reason is FinishReason.STOP:
+            assert tokens[-1] in {3, 5}
+        else:
+            assert len(tokens) == 6
+            assert tokens[-1] not in {3, 5}
+        assert (completion.oldest_version, completion.newest_version) == (1, 1)
+    assert {c.finish_reason for c in generated.completions} >= {FinishReason.STOP}
+
+
+@STARTS
+async def test_a_sample_depends_on_its_seed_and_prompt_and_not_on_its_company(
+    kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    async with opened(kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        together = await bench.engine.generate(GROUPS, SAMPLING)
+        apart = [
+            completion
+            for g in reversed(GROUPS)
+            for s in reversed(g.samples)
+            for completion in (
+                await bench.engine.generate(
+                    (LeasedGroup(g.group_id, g.prompt_tokens, (s,)),), SAMPLING
+                )
+            ).completions
+        ]
+
+    assert tokens_by_sample(apart) == tokens_by_sample(together.completions)
+
+
+@STARTS
+async def test_a_version_that_cannot_be_applied_leaves_the_old_one(
+    kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    bad = PolicyFiles(
+        version=policies[1].version, weights_dir=empty, assets_dir=policies[1].assets_dir
+    )
+    async with opened(kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        before = await bench.engine.generate(GROUPS, SAMPLING)
+        with pytest.raises(ChildError, match=r"no \.safetensors file"):
+            await bench.engine.load_policy(bad)
+        after = await bench.engine.generate(GROUPS, SAMPLING)
+
+        assert bench.engine.applied_version == 0
+    assert after.completions == before.completions
+    assert not any(isinstance(event, EngineDied) for event in bench.events)
+
+
+@STARTS
+async def test_an_engine_that_was_killed_comes_back_without_a_policy(
+    kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    async with opened(kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        assert bench.engine.pid is not None
+        os.kill(bench.engine.pid, signal.SIGKILL)
+        with pytest.raises(EngineDownError):
+            await bench.engine.generate(GROUPS, SAMPLING)
+        await bench.ready(num_times=2)
+
+        assert bench.engine.applied_version is None
+        assert bench.engine.num_restarts == 1
+        await bench.engine.load_policy(policies[1])
+        assert (await bench.engine.generate(GROUPS, SAMPLING)).completions
+    assert sum(isinstance(event, EngineDied) for event in bench.events) == 1
+
+
+@STARTS
+async def test_it_says_what_it_is_and_samples_nothing_without_a_policy(
+    kind: str, tmp_path: Path
+) -> None:
+    async with opened(kind, tmp_path) as bench:
+        with pytest.raises(ChildError, match="no policy is loaded"):
+            await bench.engine.generate(GROUPS, SAMPLING)
+        ready = bench.events[0]
+
+    assert isinstance(ready, EngineReady)
+    assert ready.description.engine == kind
+    assert ready.description.device
+
+
+def test_every_engine_with_options_is_tested_here() -> None:
+    assert set(OPTIONS) == set(OPTIONS_OF)

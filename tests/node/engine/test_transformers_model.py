@@ -1,0 +1,190 @@
+"""Loading and replacing weights: all of a version, or nothing of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from echo2swarm.children.worker import OnProgress
+from node.engine.base import PolicyFiles
+from node.engine.messages import Generate, Generated, LoadPolicy, PolicyLoaded
+from node.engine.options import TransformersOptions
+from node.engine.transformers_model import build_model, replace_weights
+from node.engine.transformers_worker import TransformersEngine, choose_dtype
+from protocols.leases import LeasedGroup, SampleSpec
+from protocols.packed import pack_tokens
+from protocols.sampling import SamplingParams
+from tests.node.engine.tiny_policy import state_of, tiny_model, write_policy
+
+pytestmark = pytest.mark.model
+
+State = dict[str, torch.Tensor]
+NORM = "model.norm.weight"
+
+
+def quiet(_what: str, _done: float, _total: float) -> None:
+    pass
+
+
+QUIET: OnProgress = quiet
+
+
+def engine() -> TransformersEngine:
+    return TransformersEngine(TransformersOptions(device="cpu", dtype="float32"))
+
+
+def load(it: TransformersEngine, policy: PolicyFiles) -> PolicyLoaded:
+    message = LoadPolicy(policy.version, str(policy.weights_dir), str(policy.assets_dir))
+    answer = it.handle(message, QUIET)
+    assert isinstance(answer, PolicyLoaded)
+    return answer
+
+
+def generate(it: TransformersEngine, prompt: list[int], num_new: int = 8) -> Generated:
+    samples = tuple(SampleSpec(i, i) for i in range(4))
+    groups = (LeasedGroup(0, pack_tokens(prompt), samples),)
+    answer = it.handle(Generate(groups, SamplingParams(1.0, num_new, ())), QUIET)
+    assert isinstance(answer, Generated)
+    return answer
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_weights_are_those_in_the_files(tmp_path: Path, is_tied: bool) -> None:
+    source = tiny_model(1, is_tied=is_tied)
+    policy = write_policy(tmp_path, 0, source)
+
+    built = build_model(policy.assets_dir, device=torch.device("cpu"), dtype=torch.float32)
+    replace_weights(built, policy.weights_dir)
+
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(built.state_dict()[name], tensor), name
+
+
+def test_bfloat16_files_become_float32_weights_without_change(tmp_path: Path) -> None:
+    source = tiny_model(1)
+    state = {name: t.bfloat16() for name, t in state_of(source).items()}
+    policy = write_policy(tmp_path, 0, source, state)
+
+    built = build_model(policy.assets_dir, device=torch.device("cpu"), dtype=torch.float32)
+    replace_weights(built, policy.weights_dir)
+
+    assert torch.equal(built.state_dict()[NORM], state[NORM].float())
+    assert built.dtype is torch.float32
+
+
+def test_a_tied_tensor_may_be_in_the_files_under_all_its_names(tmp_path: Path) -> None:
+    source = tiny_model(1)
+    state = {name: t.clone() for name, t in source.state_dict().items()}
+    assert "lm_head.weight" in state
+    policy = write_policy(tmp_path, 0, source, state)
+
+    load(engine(), policy)
+
+
+def test_new_weights_change_what_is_sampled_and_the_version(tmp_path: Path) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    old = generate(it, [1, 2])
+    load(it, write_policy(tmp_path, 1, tiny_model(1)))
+    new = generate(it, [1, 2])
+
+    assert {c.oldest_version for c in old.completions} == {0}
+    assert {c.oldest_version for c in new.completions} == {1}
+    assert [c.logprobs for c in old.completions] != [c.logprobs for c in new.completions]
+
+
+def without_norm(state: State) -> State:
+    del state[NORM]
+    return state
+
+
+def with_a_stranger(state: State) -> State:
+    return {**state, "model.stranger": torch.zeros(3)}
+
+
+def with_another_shape(state: State) -> State:
+    return {**state, NORM: torch.zeros(65)}
+
+
+def with_integers(state: State) -> State:
+    return {**state, NORM: torch.zeros(64, dtype=torch.int64)}
+
+
+def with_nan(state: State) -> State:
+    state[NORM][7] = float("nan")
+    return state
+
+
+def with_an_untied_twin(state: State) -> State:
+    return {**state, "lm_head.weight": state["model.embed_tokens.weight"] + 1}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (without_norm, f"tensor {NORM} is missing"),
+        (with_a_stranger, "no tensor model.stranger"),
+        (with_another_shape, r"has shape \(65,\), the model's \(64,\)"),
+        (with_integers, "is of type I64"),
+        (with_nan, "not finite"),
+        (with_an_untied_twin, "is tied to"),
+    ],
+)
+def test_a_bad_version_is_refused_whole(
+    tmp_path: Path, spoil: Callable[[State], State], complaint: str
+) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    before = generate(it, [1, 2])
+    other = tiny_model(1)
+    bad = write_policy(tmp_path, 1, other, spoil(state_of(other)))
+
+    with pytest.raises(ValueError, match=complaint):
+        load(it, bad)
+
+    assert generate(it, [1, 2]).completions == before.completions
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
+    source = tiny_model(0)
+    policy = write_policy(tmp_path, 0, source)
+    save_file({NORM: torch.ones(64)}, policy.weights_dir / "more.safetensors")
+
+    with pytest.raises(ValueError, match="in two files"):
+        load(engine(), policy)
+
+
+def test_a_version_that_is_bad_from_the_start_leaves_no_policy(tmp_path: Path) -> None:
+    it = engine()
+    source = tiny_model(0)
+    with pytest.raises(ValueError, match="missing"):
+        load(it, write_policy(tmp_path, 0, source, without_norm(state_of(source))))
+
+    with pytest.raises(RuntimeError, match="no policy"):
+        generate(it, [1])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num_new", "complaint"),
+    [([16], 1, "vocabulary has 16"), ([1] * 100, 29, "the model takes 128")],
+)
+def test_prompts_that_the_model_cannot_take_are_refused(
+    tmp_path: Path, prompt: list[int], num_new: int, complaint: str
+) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+
+    with pytest.raises(ValueError, match=complaint):
+        generate(it, prompt, num_new)
+
+
+def test_a_cpu_without_bfloat16_instructions_computes_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": False})
+    assert choose_dtype("auto", torch.device("cpu")) is torch.float32
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    assert choose_dtype("auto", torch.device("cpu")) is torch.bfloat16
+    assert choose_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16
