@@ -11,11 +11,12 @@ import trio
 
 from echo2swarm.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.base import Network, call
+from echo2swarm.network.base import Network, PeerInfo, call
+from protocols import advert
 from protocols import status as status_protocol
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
-from protocols.ids import PeerId, short
+from protocols.ids import PeerId
 from protocols.reasons import Reason
 from protocols.status import StatusReply, StatusRequest
 from protocols.ticket import Ticket
@@ -71,27 +72,40 @@ class StatusClient:
         """Connect to the learner: at the ticket's addresses, else where the DHT says it is."""
         if learner in self._network.connected_peers():
             return
-        failures = []
+        failures: list[str] = []
         for info in group_by_peer(self._ticket.addresses):
-            try:
-                await self._network.connect(info, timeout_s=_CONNECT_TIMEOUT_S)
-            except (NetworkError, RemoteProtocolError) as exc:
-                failures.append(str(exc))
+            await self._try(info, failures)
             if learner in self._network.connected_peers():
                 return
-        found = await self._network.find_peer(learner)
-        if found is not None:
-            try:
-                await self._network.connect(found, timeout_s=_CONNECT_TIMEOUT_S)
-            except NetworkError as exc:
-                failures.append(str(exc))
-            else:
-                return
-        reasons = "; ".join(failures) or "nobody whom the ticket names knows where it is"
+        if self._network.connected_peers():
+            # The learner has moved; those who take part know where to.
+            for found in (await self._network.find_peer(learner), await self._advertised(learner)):
+                if found is not None and await self._try(found, failures):
+                    return
+        reasons = "; ".join(dict.fromkeys(failures)) or "nobody whom the ticket names knows it"
         raise NetworkError(
-            f"can't reach the learner {short(learner)} of run {self._ticket.run_id!r}: {reasons}. "
+            f"can't reach the learner of run {self._ticket.run_id!r}: {reasons}. "
             "Is it running, and this machine online?"
         )
+
+    async def _try(self, info: PeerInfo, failures: list[str]) -> bool:
+        try:
+            await self._network.connect(info, timeout_s=_CONNECT_TIMEOUT_S)
+        except NetworkError as exc:
+            failures.append(str(exc))
+            return False
+        return True
+
+    async def _advertised(self, learner: PeerId) -> PeerInfo | None:
+        """Return where the learner's signed advert says it is."""
+        sealed = await self._network.get_record(advert.key_of(self._ticket.run, learner))
+        if sealed is None:
+            return None
+        try:
+            said = advert.read(sealed, run=self._ticket.run, peer=learner)
+        except RemoteProtocolError:
+            return None
+        return next((i for i in group_by_peer(said.addresses) if i.peer == learner), None)
 
 
 def read_status(run_dir: Path) -> StatusReply:

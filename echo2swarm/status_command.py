@@ -19,6 +19,7 @@ from echo2swarm.errors import SwarmError, UsageError
 from echo2swarm.humane import printable
 from echo2swarm.status_client import ENDED_PHASES, is_healthy, read_status
 from echo2swarm.status_view import status_view
+from echo2swarm.telemetry import configure_logging
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.status import StatusReply
@@ -76,6 +77,7 @@ def read_ticket(text: str) -> Ticket:
 
 def show_status(options: StatusOptions) -> bool:
     """Show the state of a run, once or until it ends; return whether the run is well."""
+    configure_logging()
     return trio.run(_show, options)
 
 

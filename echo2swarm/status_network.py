@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from echo2swarm.identity import Identity
 from echo2swarm.network.libp2p import open_network
 from echo2swarm.status_client import StatusClient
 from protocols.ticket import Ticket
@@ -13,6 +14,6 @@ from protocols.ticket import Ticket
 @asynccontextmanager
 async def open_client(ticket: Ticket) -> AsyncIterator[StatusClient]:
     """Yield a client with an identity of its own, which ends with the context."""
-    key = Ed25519PrivateKey.generate()
-    async with open_network(key, listen=("/ip4/127.0.0.1/tcp/0",)) as network:
+    identity = Identity.of(Ed25519PrivateKey.generate())
+    async with open_network(identity, listen=()) as network:
         yield StatusClient(network, ticket)

@@ -82,7 +82,7 @@ async def test_an_absent_learner_is_named_in_the_error(autojump_clock: trio.abc.
     absent = peer_id_of(LEARNER_KEY.public_key())
 
     async with client(MemoryHub(1), ticket_at(f"{NOWHERE}/p2p/{absent}")) as asker:
-        with pytest.raises(NetworkError, match=r"can't reach the learner .* of run 'demo-7f3a'"):
+        with pytest.raises(NetworkError, match=r"can't reach the learner of run 'demo-7f3a'"):
             await asker.ask(timeout_s=30)
 
 
