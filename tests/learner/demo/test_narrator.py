@@ -1,0 +1,120 @@
+from typing import Any
+
+from rich.text import Text
+
+from echo2swarm.run_record import StepRecord
+from learner.demo.narrator import Narrator
+from protocols.activation import NodeState
+from protocols.reasons import Reason
+from protocols.status import NodeStatus, ReasonCount, StalenessCount, StatusReply
+from tests.echo2swarm.sample_status import node_with, status_with
+
+
+def narrator() -> Narrator:
+    return Narrator(num_steps=32, ascii_only=True)
+
+
+def with_nodes(*nodes: NodeStatus, **changes: object) -> StatusReply:
+    return status_with(nodes=nodes, **changes)
+
+
+def plain(lines: list[Text]) -> list[str]:
+    return [line.plain for line in lines]
+
+
+def step(number: int, **changes: Any) -> StepRecord:  # noqa: ANN401
+    fields = {
+        "end_s": 10.0 * number,
+        "reward_mean": 0.5,
+        "wait_s": 3.0,
+        "train_s": 6.0,
+        "publish_s": 1.0,
+        **changes,
+    }
+    return StepRecord(step=number, **fields)
+
+
+def test_a_node_is_introduced_once_and_then_told_of_when_it_changes() -> None:
+    teller = narrator()
+    joining = with_nodes(node_with(state=NodeState.JOINING))
+
+    assert plain(teller.nodes(joining)) == ["node-a joins (transformers on cpu)"]
+    assert plain(teller.nodes(joining)) == []
+    assert plain(teller.nodes(with_nodes(node_with()))) == ["node-a generates"]
+
+
+def test_a_silent_node_and_its_return_are_told() -> None:
+    teller = narrator()
+    teller.nodes(with_nodes(node_with()))
+
+    assert plain(teller.nodes(with_nodes(node_with(is_connected=False)))) == ["node-a is silent"]
+    assert plain(teller.nodes(with_nodes(node_with()))) == ["node-a is back"]
+
+
+def test_a_node_that_leaves_is_not_called_silent() -> None:
+    teller = narrator()
+    teller.nodes(with_nodes(node_with()))
+    left = node_with(state=NodeState.LEFT, is_connected=False)
+
+    assert plain(teller.nodes(with_nodes(left))) == ["node-a has left"]
+
+
+def test_a_refusal_is_told_with_its_reason() -> None:
+    teller = narrator()
+    teller.nodes(with_nodes(node_with()))
+    refused = node_with(
+        refusals=(ReasonCount(Reason.STALE, 2),), last_refusal="stale: version 3 at step 6"
+    )
+
+    assert plain(teller.nodes(with_nodes(refused))) == [
+        "node-a 2 refused: stale: version 3 at step 6"
+    ]
+    assert plain(teller.nodes(with_nodes(refused))) == []
+
+
+def test_a_restarted_engine_is_told() -> None:
+    teller = narrator()
+    teller.nodes(with_nodes(node_with()))
+
+    assert plain(teller.nodes(with_nodes(node_with(num_engine_restarts=1)))) == [
+        "node-a restarted its engine"
+    ]
+
+
+def test_a_version_is_told_when_the_last_node_has_it_with_who_sent_it() -> None:
+    teller = narrator()
+    a = node_with(applied_version=1, payload_bytes_sent=100_000_000)
+    behind = node_with(name="node-b", peer_id=a.peer_id[:-1] + "2", applied_version=None)
+    there = node_with(
+        name="node-b", peer_id=a.peer_id[:-1] + "2", applied_version=1, payload_bytes_sent=0
+    )
+    sent = {"payload_bytes_sent": 269_000_000}
+
+    assert plain(teller.version(with_nodes(a, behind, **sent))) == []
+    assert plain(teller.version(with_nodes(a, there, **sent))) == [
+        "version   1 at 2 nodes after 2.13 s   sent: learner 269 MB, node-a 100 MB"
+    ]
+    assert plain(teller.version(with_nodes(a, there, **sent))) == []
+
+
+def test_no_version_is_told_of_nobody() -> None:
+    assert narrator().version(with_nodes()) == []
+
+
+def test_a_step_is_one_line_with_the_staleness_that_was_new() -> None:
+    teller = narrator()
+    before = with_nodes(staleness=(StalenessCount(0, 128),))
+    after = with_nodes(staleness=(StalenessCount(0, 160), StalenessCount(1, 96)))
+
+    teller.step(step(1), before)
+
+    assert teller.step(step(2), after).plain == (
+        "step   2/32  ##########.......... 0.500  waited 3.00 s  trained 6.00 s"
+        "  stale 0:32 1:96  300 s to go"
+    )
+
+
+def test_a_step_without_a_reward_or_status_is_told_all_the_same() -> None:
+    line = narrator().step(step(1, reward_mean=None), None).plain
+
+    assert line.startswith("step   1/32  ....................     -  waited 3.00 s")
