@@ -21,7 +21,16 @@ class StoreError(SwarmError):
 
 
 class ChildError(SwarmError):
-    """A child process (engine, trainer, scorer) died, hung or answered with an error."""
+    """A child process (engine, trainer, scorer) died, hung or answered with an error.
+
+    Attributes:
+        error: the name of the error it answered with; empty if it died or hung, which is when
+            it must be started anew.
+    """
+
+    def __init__(self, message: str, *, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
 
 
 class NetworkError(SwarmError):

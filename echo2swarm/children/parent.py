@@ -115,7 +115,9 @@ class Child:
             raise ChildError(self._obituary())
         if answer.kind is Kind.ERROR:
             failure = msgspec.msgpack.decode(answer.body, type=Failure)
-            raise ChildError(f"{self.name}: {failure.error}: {failure.message}")
+            raise ChildError(
+                f"{self.name}: {failure.error}: {failure.message}", error=failure.error
+            )
         return msgspec.msgpack.decode(answer.body, type=kind)
 
     def kill(self) -> None:
