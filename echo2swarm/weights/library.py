@@ -150,11 +150,7 @@ class VersionLibrary:
         Args:
             keep: roots of further payloads to spare, as those being downloaded.
         """
-        newest = self.newest
-        if newest is None:
-            return
-        num_kept = max(newest.manifest.num_versions_kept, newest.manifest.max_staleness + 1)
-        kept = set(sorted(self._held)[-num_kept:]) | {v for v, n in self._pins.items() if n}
+        kept = set(self._newest_to_keep()) | {v for v, n in self._pins.items() if n}
         for version in [v for v in self._held if v not in kept]:
             del self._held[version]
             # The manifest goes first: a version without payloads must not seem held.
@@ -166,6 +162,12 @@ class VersionLibrary:
             for root in (held.manifest.weights.root_sha256, held.manifest.assets.root_sha256)
         }
         await self.store.prune(roots.union(keep))
+
+    def _newest_to_keep(self) -> list[PolicyVersion]:
+        if self.newest is None:
+            return []
+        manifest = self.newest.manifest
+        return sorted(self._held)[-max(manifest.num_versions_kept, manifest.max_staleness + 1) :]
 
     def _held_version(self, manifest: PolicyManifest, sealed: bytes) -> HeldVersion | None:
         weights = self.store.get(manifest.weights.root_sha256)

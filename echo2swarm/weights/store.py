@@ -168,6 +168,7 @@ class PayloadStore:
             raise LocalProtocolError("a chunk can't be checked before the hashes are known")
         if payload.holds(index):
             return
+        self._check_is_here(payload)
         missing_bytes = payload.ref.size_bytes - payload.held_bytes
         write = partial(
             layout.write_chunk, payload.folder, payload.ref, payload.hashes, index, data
@@ -188,14 +189,17 @@ class PayloadStore:
             raise LocalProtocolError(f"chunk {index} is not held")
         while True:
             folder = payload.folder
+            self._check_is_here(payload)
+            read = partial(layout.read_chunk, folder, payload.ref, index)
             try:
-                return await self._on_disk(
-                    partial(layout.read_chunk, folder, payload.ref, index), "cannot read a chunk"
-                )
+                data = await self._on_disk(read, "cannot read a chunk")
             except StoreError:
-                # Completing a payload moves it; then it is read where it is now.
                 if payload.folder == folder:
                     raise
+                continue  # Completing a payload moves it; read it where it is now.
+            # Another download of the same payload may have begun where this one was.
+            self._check_is_here(payload)
+            return data
 
     async def finish(self, payload: Payload) -> None:
         """Make a payload whose every chunk is here complete.
@@ -273,6 +277,10 @@ class PayloadStore:
 
     def _folder_of(self, root: bytes, *, is_partial: bool) -> Path:
         return self._payloads_folder / (root.hex() + layout.PARTIAL_SUFFIX * is_partial)
+
+    def _check_is_here(self, payload: Payload) -> None:
+        if self.get(payload.root) is not payload:
+            raise StoreError(f"payload {payload.root.hex()[:16]} was deleted meanwhile")
 
     def _add(self, payload: Payload) -> Payload:
         self._payloads[payload.root] = payload

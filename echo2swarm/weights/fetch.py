@@ -1,0 +1,347 @@
+"""Fetch one payload from all who hold parts of it, while they come and go.
+
+The I/O around :class:`protocols.chunk_pull.ChunkPull`. What arrives is checked,
+written, and from then on offered to others by
+:class:`~echo2swarm.weights.serve.ChunkServer`; so a payload is relayed while it
+is still being fetched. What is here already is not fetched again.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Final, assert_never
+
+import structlog
+import trio
+
+from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.network.base import Network, Stream
+from echo2swarm.weights.payload import Payload
+from echo2swarm.weights.store import PayloadStore
+from echo2swarm.weights.traffic import Traffic
+from protocols import chunks
+from protocols.chunk_pull import (
+    AskChunk,
+    AskHashes,
+    ChunkPull,
+    DropHolder,
+    Effect,
+    Finished,
+    PullSettings,
+)
+from protocols.chunks import (
+    MAX_OUTSTANDING,
+    MAX_REQUEST_BYTES,
+    Chunk,
+    Hashes,
+    Have,
+    Holding,
+    Open,
+    Refused,
+    Reply,
+    Request,
+    WantChunk,
+    WantHashes,
+)
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId, short
+from protocols.manifest import PayloadRef
+from protocols.reasons import Reason
+
+OPEN_S: Final = 15.0
+"""A holder that has not said within this what it holds is tried again later."""
+LOOK_S: Final = 0.5
+"""So often is looked for new holders and passed deadlines."""
+FIRST_RETRY_S: Final = 1.0
+MAX_RETRY_S: Final = 30.0
+
+HoldersSource = Callable[[], Iterable[PeerId]]
+"""Returns the peers that may hold something now; ourselves among them does no harm."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchProgress:
+    """How far a download is."""
+
+    held_bytes: int
+    total_bytes: int
+    bytes_per_s: float
+    """Since it was begun or resumed."""
+
+
+def _ignore(*_: object) -> None:
+    """Take a report that nobody wants."""
+
+
+async def fetch_payload(
+    network: Network,
+    store: PayloadStore,
+    ref: PayloadRef,
+    *,
+    holders: HoldersSource,
+    source: PeerId | None,
+    rng: random.Random,
+    traffic: Traffic,
+    on_progress: Callable[[FetchProgress], None] = _ignore,
+    on_fault: Callable[[PeerId, Reason], None] = _ignore,
+    settings: PullSettings | None = None,
+) -> Payload:
+    """Return the payload ``ref`` names, complete, once every chunk is here.
+
+    Waits for holders as long as it takes; whoever calls decides when to give up,
+    by cancelling. What has arrived by then stays, and the next call goes on from there.
+
+    Args:
+        network: ours.
+        store: where it goes.
+        ref: what to fetch.
+        holders: asked again and again while the download runs.
+        source: the learner, whose uplink is spared when peers have the same.
+        rng: breaks ties.
+        traffic: counts what arrives.
+        on_progress: called after each chunk.
+        on_fault: called for each holder that did what no honest one does.
+        settings: timeouts and limits.
+
+    Raises:
+        StoreError: the disk is full or broken.
+        MalformedMessageError: the reference contradicts what is here.
+    """
+    payload = await store.begin(ref)
+    with store.pin(payload.root):
+        if not payload.is_whole:
+            core = ChunkPull(
+                num_chunks=ref.num_chunks,
+                missing=payload.missing(),
+                has_hashes=payload.hashes is not None,
+                source=source,
+                rng=rng,
+                settings=settings,
+            )
+            fetch = _Fetch(
+                core,
+                network=network,
+                store=store,
+                payload=payload,
+                traffic=traffic,
+                on_progress=on_progress,
+                on_fault=on_fault,
+            )
+            await fetch.run(holders)
+        await store.finish(payload)
+    return payload
+
+
+class _Fetch:
+    """Feeds the core with what happens, and performs its effects."""
+
+    def __init__(
+        self,
+        core: ChunkPull,
+        *,
+        network: Network,
+        store: PayloadStore,
+        payload: Payload,
+        traffic: Traffic,
+        on_progress: Callable[[FetchProgress], None],
+        on_fault: Callable[[PeerId, Reason], None],
+    ) -> None:
+        self._core = core
+        self._network = network
+        self._store = store
+        self._payload = payload
+        self._traffic = traffic
+        self._on_progress = on_progress
+        self._on_fault = on_fault
+        self._whole_fetch = trio.CancelScope()
+        self._failure: StoreError | None = None
+        self._scopes: dict[PeerId, trio.CancelScope] = {}
+        self._outboxes: dict[PeerId, trio.MemorySendChannel[Request]] = {}
+        self._retries: dict[PeerId, tuple[float, float]] = {}
+        """When to try a holder again, and after how long a pause that is."""
+        self._started_s = trio.current_time()
+        self._held_at_start_bytes = payload.held_bytes
+
+    async def run(self, holders: HoldersSource) -> None:
+        """Return once every chunk is here."""
+        with self._whole_fetch:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_deadlines)
+                while True:
+                    others = set(holders()) - self._scopes.keys() - {self._network.peer}
+                    for peer in sorted(others):
+                        if self._may_open(peer):
+                            self._scopes[peer] = trio.CancelScope()
+                            nursery.start_soon(self._pull_from, peer, self._scopes[peer])
+                    await trio.sleep(LOOK_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _may_open(self, peer: PeerId) -> bool:
+        retry_at_s, _ = self._retries.get(peer, (-inf, 0.0))
+        return not self._core.is_banned(peer) and trio.current_time() >= retry_at_s
+
+    async def _watch_deadlines(self) -> None:
+        while True:
+            # A deadline that is set while we sleep is further away than this.
+            latest_s = trio.current_time() + LOOK_S
+            await trio.sleep_until(min(self._core.next_deadline_s(), latest_s))
+            if self._core.next_deadline_s() <= trio.current_time():
+                self._perform(self._core.deadline_passed(trio.current_time()))
+
+    async def _pull_from(self, peer: PeerId, scope: trio.CancelScope) -> None:
+        """Pull from one holder until it is dropped or lost; then it may be tried again."""
+        ref = self._payload.ref
+        largest_bytes = max(ref.chunk_bytes, 32 * ref.num_chunks, 8 * chunks.MAX_HAVE_INDICES)
+        scope.deadline = trio.current_time() + OPEN_S
+        why = "no answer"
+        with scope:
+            try:
+                async with self._network.open_stream(
+                    peer, chunks.PROTOCOL_ID, max_frame_bytes=largest_bytes + 1024, bulk=True
+                ) as stream:
+                    await self._converse(peer, stream, scope)
+            except NetworkError as exc:
+                why = str(exc)
+            except RemoteProtocolError as exc:
+                self._perform(self._core.violated(peer, str(exc), exc.reason, _now_s()))
+            except StoreError as exc:
+                # Not this holder's fault, and no other would help.
+                self._failure = exc
+                self._whole_fetch.cancel()
+        self._outboxes.pop(peer, None)
+        del self._scopes[peer]
+        _, last_pause_s = self._retries.get(peer, (0.0, FIRST_RETRY_S / 2))
+        pause_s = min(2 * last_pause_s, MAX_RETRY_S)
+        self._retries[peer] = (_now_s() + pause_s, pause_s)
+        _log.debug("holder.closed", peer=short(peer), why=why, retry_s=pause_s)
+        self._perform(self._core.holder_lost(peer, _now_s()))
+
+    async def _converse(self, peer: PeerId, stream: Stream, scope: trio.CancelScope) -> None:
+        await stream.send(encode(Open(self._payload.root), max_bytes=MAX_REQUEST_BYTES))
+        holding = await self._receive(stream)
+        if isinstance(holding, Refused):
+            raise NetworkError(f"{short(peer)} refused: {holding.reason}")
+        if not isinstance(holding, Holding):
+            raise RemoteProtocolError(f"{type(holding).__name__} before Holding")
+        scope.deadline = inf  # from here on, each request has its own
+        failure: NetworkError | RemoteProtocolError | StoreError | None = None
+        outbox, to_send = trio.open_memory_channel[Request](MAX_OUTSTANDING + 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send_requests, stream, to_send, scope)
+            self._outboxes[peer] = outbox
+            self._perform(
+                self._core.holder_opened(
+                    peer, holding.bitmap, has_hashes=holding.has_hashes, now_s=_now_s()
+                )
+            )
+            try:
+                while True:
+                    await self._take(peer, await self._receive(stream))
+            except (NetworkError, RemoteProtocolError, StoreError) as exc:
+                failure = exc
+            nursery.cancel_scope.cancel()
+        raise failure
+
+    async def _send_requests(
+        self,
+        stream: Stream,
+        to_send: "trio.MemoryReceiveChannel[Request]",
+        scope: trio.CancelScope,
+    ) -> None:
+        try:
+            async for request in to_send:
+                await stream.send(encode(request, max_bytes=MAX_REQUEST_BYTES))
+        except NetworkError:
+            scope.cancel()
+
+    async def _receive(self, stream: Stream) -> Reply:
+        reply: Reply = decode(await stream.receive(), Reply, max_bytes=chunks.MAX_REPLY_BYTES)
+        return reply
+
+    async def _take(self, peer: PeerId, reply: Reply) -> None:
+        match reply:
+            case Have(indices):
+                self._perform(self._core.have_received(peer, indices, _now_s()))
+            case Chunk(index, data):
+                await self._take_chunk(peer, index, data)
+            case Hashes(sha256s):
+                await self._take_hashes(peer, sha256s)
+            case Refused(reason, index):
+                self._perform(self._core.refused(peer, index, reason, _now_s()))
+            case Holding():
+                raise RemoteProtocolError("said twice what it holds")
+            case _:
+                assert_never(reply)
+
+    async def _take_chunk(self, peer: PeerId, index: int, data: bytes) -> None:
+        self._traffic.add_received(peer, len(data))
+        is_missing = self._core.is_missing(index)
+        # Before it is checked: the next request is on its way meanwhile.
+        effects = self._core.chunk_arrived(peer, index, _now_s())
+        self._perform(effects)
+        if not is_missing or any(isinstance(e, DropHolder) and e.holder == peer for e in effects):
+            return
+        try:
+            # A holder that is dropped now has brought this chunk all the same.
+            with trio.CancelScope(shield=True):
+                await self._store.put_chunk(self._payload, index, data)
+        except RemoteProtocolError:
+            is_good = False
+        else:
+            is_good = True
+            self._retries.pop(peer, None)
+            self._report_progress()
+        self._perform(self._core.chunk_checked(peer, index, is_good=is_good, now_s=_now_s()))
+
+    async def _take_hashes(self, peer: PeerId, sha256s: bytes) -> None:
+        try:
+            await self._store.put_hashes(self._payload, sha256s)
+        except RemoteProtocolError:
+            is_good = False
+        else:
+            is_good = True
+        self._perform(self._core.hashes_checked(peer, is_good=is_good, now_s=_now_s()))
+
+    def _report_progress(self) -> None:
+        elapsed_s = max(_now_s() - self._started_s, 1e-3)
+        held_bytes = self._payload.held_bytes
+        self._on_progress(
+            FetchProgress(
+                held_bytes=held_bytes,
+                total_bytes=self._payload.ref.size_bytes,
+                bytes_per_s=(held_bytes - self._held_at_start_bytes) / elapsed_s,
+            )
+        )
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case AskChunk(holder, index):
+                    self._outboxes[holder].send_nowait(WantChunk(index))
+                case AskHashes(holder):
+                    self._outboxes[holder].send_nowait(WantHashes())
+                case DropHolder(holder, why, fault):
+                    self._drop(holder, why, fault)
+                case Finished():
+                    self._whole_fetch.cancel()
+                case _:
+                    assert_never(effect)
+
+    def _drop(self, holder: PeerId, why: str, fault: Reason | None) -> None:
+        if fault is None:
+            _log.info("holder.dropped", peer=short(holder), why=why)
+        else:
+            _log.warning("holder.banned", peer=short(holder), why=why, reason=fault.value)
+            self._on_fault(holder, fault)
+        self._outboxes.pop(holder, None)
+        if holder in self._scopes:
+            self._scopes[holder].cancel()
+
+
+def _now_s() -> float:
+    return trio.current_time()

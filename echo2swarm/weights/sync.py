@@ -1,0 +1,293 @@
+"""A node's way to the newest version: manifest heard, payloads fetched, version held.
+
+Newest wins: a transfer that a newer manifest overtakes is abandoned while it is
+under half done (but never many times in a row, or a slow link would never hold
+anything). A version is held only when everything of it is here, verified, and
+its weights' hash is the one the learner signed; until then, and after any
+failure, what was held before stays.
+"""
+
+import random
+from collections import Counter
+from contextlib import AbstractContextManager
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.network.base import Network
+from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
+from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
+from echo2swarm.weights.library import HeldVersion, VersionLibrary
+from echo2swarm.weights.publish import FULL
+from echo2swarm.weights.traffic import Traffic
+from protocols.activation import MAX_REPORTS, PeerReport
+from protocols.errors import RemoteProtocolError
+from protocols.gossip import Fate, ManifestGate
+from protocols.ids import PeerId, PolicyVersion, short
+from protocols.manifest import PayloadRef, PolicyManifest, topic_of
+from protocols.reasons import Reason
+
+FIRST_POLL_S: Final = 2.0
+"""So often a manifest is asked for while none is known."""
+POLL_S: Final = 30.0
+"""So often one is asked for afterwards, should gossip not reach us."""
+MIN_POLL_S: Final = 1.0
+FIRST_RETRY_S: Final = 2.0
+MAX_RETRY_S: Final = 120.0
+MAX_ASKED: Final = 3
+"""Peers asked for a manifest, beside the learner, each time."""
+MAX_ABANDONED_IN_A_ROW: Final = 2
+MAX_CULPRITS: Final = 256
+
+_log = structlog.get_logger()
+
+
+class PolicySync:
+    """Keeps a node's library at the newest version.
+
+    Args:
+        network: ours.
+        library: where versions go; also what a former process left.
+        learner: whose uplink is spared, and who is asked first for manifests.
+        holders: the peers that may hold chunks now, the learner among them.
+        rng: breaks ties.
+        traffic: counts what arrives.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        library: VersionLibrary,
+        *,
+        learner: PeerId,
+        holders: HoldersSource,
+        rng: random.Random,
+        traffic: Traffic,
+    ) -> None:
+        self._network = network
+        self._library = library
+        self._learner = learner
+        self._holders = holders
+        self._rng = rng
+        self._traffic = traffic
+        self._gate = ManifestGate(library.learner_key, library.run)
+        self._news = trio.Event()
+        self._hinted = trio.Event()
+        self._current: tuple[PolicyManifest, trio.CancelScope] | None = None
+        self._progress: FetchProgress | None = None
+        self._num_abandoned_in_a_row = 0
+        self._faults: Counter[tuple[PeerId, Reason]] = Counter()
+        if library.newest is not None:
+            self._gate.judge(library.newest.sealed)
+        serve_manifests(network, lambda: self._gate.newest_bytes)
+
+    @property
+    def known_version(self) -> PolicyVersion | None:
+        """The newest version that the learner is known to have published."""
+        return self._gate.newest_version
+
+    @property
+    def held(self) -> HeldVersion | None:
+        """The newest version that is here, whole and verified."""
+        return self._library.newest
+
+    @property
+    def progress(self) -> FetchProgress | None:
+        """How far the weights being fetched are; None if none are."""
+        return self._progress
+
+    async def next_version(self, after: PolicyVersion | None) -> HeldVersion:
+        """Return the newest version held, as soon as it is newer than ``after``.
+
+        Pin it before the next ``await``, and it is certain to be there still.
+        """
+        return await self._library.next_version(after)
+
+    def pin(self, version: PolicyVersion) -> AbstractContextManager[HeldVersion]:
+        """Keep a version's files where they are while the context lasts.
+
+        Raises:
+            StoreError: the version is not held (any more).
+        """
+        return self._library.pin(version)
+
+    def hint(self, newest_version: PolicyVersion) -> None:
+        """Note that the learner spoke of a version; its manifest is asked for if it is news."""
+        if self.known_version is None or newest_version > self.known_version:
+            self._hinted.set()
+
+    def take_reports(self) -> tuple[PeerReport, ...]:
+        """Return what peers had to be refused since the last call, for the next heartbeat."""
+        worst = self._faults.most_common(MAX_REPORTS)
+        for culprit, _ in worst:
+            del self._faults[culprit]
+        return tuple(PeerReport(peer, reason, num_times) for (peer, reason), num_times in worst)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch each newest version, until cancelled."""
+        async with (
+            self._network.subscribe(topic_of(self._library.run), self._gossiped) as messages,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_drain, messages)
+            nursery.start_soon(self._poll)
+            task_status.started()
+            await self._follow()
+
+    # Manifests.
+
+    def _gossiped(self, author: PeerId, data: bytes) -> Fate:
+        """Judge a gossiped manifest, before it is passed on."""
+        judgement = self._gate.judge(data)
+        if judgement.fate is Fate.REJECT and judgement.reason is not None:
+            _log.warning(
+                "manifest.rejected",
+                peer=short(author),
+                reason=judgement.reason.value,
+                error=judgement.detail,
+            )
+            self._add_fault(author, judgement.reason)
+        elif judgement.fate is Fate.ACCEPT:
+            self._tell_news()
+        return judgement.fate
+
+    def _tell_news(self) -> None:
+        _log.info("manifest.heard", version=self.known_version)
+        self._news.set()
+        self._news = trio.Event()
+        if self._current is None or self._num_abandoned_in_a_row >= MAX_ABANDONED_IN_A_ROW:
+            return
+        manifest, scope = self._current
+        payload = self._library.store.get(manifest.weights.root_sha256)
+        if payload is None or 2 * payload.held_bytes < manifest.weights.size_bytes:
+            scope.cancel()
+
+    async def _poll(self) -> None:
+        """Ask for the newest manifest when there is a hint, and now and then anyway."""
+        while True:
+            await self._ask_around()
+            await trio.sleep(MIN_POLL_S)  # hints may come thick and fast
+            with trio.move_on_after(FIRST_POLL_S if self._gate.newest is None else POLL_S):
+                await self._hinted.wait()
+            self._hinted = trio.Event()
+
+    async def _ask_around(self) -> None:
+        others = sorted(set(self._holders()) - {self._learner, self._network.peer})
+        chosen = self._rng.sample(others, min(MAX_ASKED, len(others)))
+        for peer in (self._learner, *chosen):
+            try:
+                sealed = await ask_for_manifest(self._network, peer)
+            except (NetworkError, RemoteProtocolError) as exc:
+                _log.debug("manifest.not_given", peer=short(peer), error=str(exc))
+                continue
+            # One who knows of nothing newer does not end the search, unless it is the learner.
+            is_news = sealed is not None and self._gossiped(peer, sealed) is Fate.ACCEPT
+            if is_news or peer == self._learner:
+                return
+
+    # Versions.
+
+    async def _follow(self) -> None:
+        retry_s = FIRST_RETRY_S
+        while True:
+            manifest, sealed = self._gate.newest, self._gate.newest_bytes
+            held = self.held
+            if manifest is None or sealed is None:
+                await self._news.wait()
+                continue
+            if held is not None and held.version >= manifest.version:
+                await self._news.wait()
+                continue
+            try:
+                await self._obtain_or_abandon(manifest, sealed)
+                retry_s = FIRST_RETRY_S
+            except (StoreError, RemoteProtocolError) as exc:
+                reason = exc.reason.value if isinstance(exc, RemoteProtocolError) else "store"
+                _log.error(
+                    "version.failed",
+                    version=manifest.version,
+                    held=None if held is None else held.version,
+                    reason=reason,
+                    error=str(exc),
+                    retry_s=retry_s,
+                )
+                with trio.move_on_after(retry_s):
+                    await self._news.wait()
+                retry_s = min(2 * retry_s, MAX_RETRY_S)
+
+    async def _obtain_or_abandon(self, manifest: PolicyManifest, sealed: bytes) -> None:
+        scope = trio.CancelScope()
+        self._current = manifest, scope
+        try:
+            with scope:
+                await self._obtain(manifest, sealed)
+                self._num_abandoned_in_a_row = 0
+            if scope.cancelled_caught:
+                self._num_abandoned_in_a_row += 1
+                _log.info("version.abandoned", version=manifest.version, newer=self.known_version)
+        finally:
+            self._current = self._progress = None
+
+    async def _obtain(self, manifest: PolicyManifest, sealed: bytes) -> None:
+        if manifest.codec != FULL:
+            raise RemoteProtocolError(
+                f"codec {manifest.codec!r} is not known here; update this software"
+            )
+        store = self._library.store
+        # What earlier transfers left and nobody will ask for again.
+        await self._library.prune(keep={manifest.weights.root_sha256, manifest.assets.root_sha256})
+        started_s = trio.current_time()
+        assets = await self._fetch(manifest.assets, with_progress=False)
+        with store.pin(assets.root_sha256):
+            weights = await self._fetch(manifest.weights, with_progress=True)
+            with store.pin(weights.root_sha256) as payload:
+                content_sha256 = await store.sha256(payload)
+                if content_sha256 == manifest.weights_sha256:
+                    # From here on there is nothing to abandon.
+                    with trio.CancelScope(shield=True):
+                        await self._library.add(manifest, sealed)
+        if content_sha256 != manifest.weights_sha256:
+            await store.delete(weights.root_sha256)
+            raise RemoteProtocolError(
+                "the weights are not those that the manifest was signed for",
+                reason=Reason.BAD_CHUNK_HASH,
+            )
+        _log.info(
+            "version.held",
+            version=manifest.version,
+            size_bytes=manifest.weights.size_bytes,
+            took_s=round(trio.current_time() - started_s, 3),
+        )
+
+    async def _fetch(self, ref: PayloadRef, *, with_progress: bool) -> PayloadRef:
+        payload = await fetch_payload(
+            self._network,
+            self._library.store,
+            ref,
+            holders=self._holders,
+            source=self._learner,
+            rng=self._rng,
+            traffic=self._traffic,
+            on_progress=self._set_progress if with_progress else _forget,
+            on_fault=self._add_fault,
+        )
+        return payload.ref
+
+    def _set_progress(self, progress: FetchProgress) -> None:
+        self._progress = progress
+
+    def _add_fault(self, peer: PeerId, reason: Reason) -> None:
+        if (peer, reason) in self._faults or len(self._faults) < MAX_CULPRITS:
+            self._faults[peer, reason] += 1
+
+
+def _forget(_: FetchProgress) -> None:
+    """The assets are small, and fetched once."""
+
+
+async def _drain(messages: "trio.MemoryReceiveChannel[tuple[PeerId, bytes]]") -> None:
+    # The validator has taken in all there is to know; the queue must not fill up.
+    async for _ in messages:
+        pass
