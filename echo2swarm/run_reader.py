@@ -51,13 +51,16 @@ def read_run(run_dir: Path) -> RunRecord:
     start_unix_s = _start(metrics, events, ledger)
     steps = tuple(_steps(metrics, start_unix_s))
     names = {**ledger.names, **{n.peer_id: n.name for n in (status.nodes if status else ())}}
-    applied = _applied(events, start_unix_s, names)
+    broadcast_s = _broadcast_s(events)
     broadcasts = tuple(
         Broadcast(
             version=version,
             published_s=unix_s - start_unix_s,
             payload_bytes=size_bytes,
-            applied_s=applied.get(version, ()),
+            applied_s=tuple(
+                (name, unix_s - start_unix_s + seconds)
+                for name, seconds in broadcast_s.get(version, {}).items()
+            ),
         )
         for version, size_bytes, unix_s in ledger.versions
     )
@@ -186,20 +189,20 @@ def _steps(metrics: Iterable[dict[str, Any]], start_unix_s: float) -> Iterator[S
     return (by_step[step] for step in sorted(by_step))
 
 
-def _applied(
-    events: Iterable[dict[str, Any]], start_unix_s: float, names: dict[str, str]
-) -> dict[int, tuple[tuple[str, float], ...]]:
-    """Return per version which node applied it when, by the first that is told of each."""
+def _broadcast_s(events: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]]:
+    """Return per version and node the seconds from publish to applied.
+
+    A node that joined later than the publish measures its own start: it has none.
+    """
     found: dict[int, dict[str, float]] = {}
     for event in events:
-        peer, version = event.get("peer"), event.get("version")
-        unix_s = _number(event.get("unix_s"))
-        if event.get("event") != APPLIED_EVENT or unix_s is None:
+        if event.get("event") != APPLIED_EVENT:
             continue
-        if isinstance(peer, str) and isinstance(version, int):
-            name = names.get(peer, peer[-8:])
-            found.setdefault(version, {}).setdefault(name, unix_s - start_unix_s)
-    return {version: tuple(at.items()) for version, at in found.items()}
+        version, name = event.get("version"), event.get("name")
+        seconds = _number(event.get("broadcast_s"))
+        if isinstance(version, int) and isinstance(name, str) and seconds is not None:
+            found.setdefault(version, {}).setdefault(name, seconds)
+    return found
 
 
 def _generation(

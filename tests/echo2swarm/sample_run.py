@@ -61,14 +61,15 @@ def write_events(folder: Path) -> None:
     with JsonLines(folder / "events.jsonl") as lines:
         lines.write({"unix_s": START_UNIX_S, "level": "info", "event": "run.started"})
         for version in range(NUM_STEPS + 1):
-            for peer, seconds in ((PEER_A, 1.0), (PEER_B, 2.0)):
+            for name, seconds in (("node-a", 1.0), ("node-b", 2.0), ("late", None)):
                 lines.write(
                     {
-                        "unix_s": START_UNIX_S + 10 * version + seconds,
+                        "unix_s": START_UNIX_S + 10 * version + (seconds or 9),
                         "level": "info",
                         "event": "version.applied",
-                        "peer": peer,
+                        "name": name,
                         "version": version,
+                        "broadcast_s": seconds,
                     }
                 )
 
