@@ -89,9 +89,10 @@ class Dispatcher:
         """The groups that still lack results."""
         return tuple(group.group_id for group in self._groups.open)
 
-    def is_published(self, version: int) -> bool:
-        """Whether ``version`` was published by this process and may still be of use."""
-        return version in self._published
+    @property
+    def published(self) -> frozenset[int]:
+        """The versions published by this process that may still be of use."""
+        return frozenset(self._published)
 
     def status_of(self, key: SampleKey) -> SampleStatus:
         """Return where a leased sample is."""
@@ -157,6 +158,10 @@ class Dispatcher:
     def begin_judging(self, key: SampleKey) -> None:
         """Reserve an open sample for a result that is being scored; no other is taken meanwhile."""
         self._groups.begin_judging(key)
+
+    def cancel_judging(self, key: SampleKey) -> None:
+        """Give up a reservation: there will be no verdict."""
+        self._groups.cancel_judging(key)
 
     def accept(
         self, lease: LeaseRecord, key: SampleKey, rollout: AcceptedRollout, now_s: float

@@ -133,6 +133,11 @@ class GroupTable:
         """Reserve an open sample for a result that is being scored."""
         self._open[key[0]].slots[key[1]].is_being_judged = True
 
+    def cancel_judging(self, key: SampleKey) -> None:
+        """Give up a reservation."""
+        if (group := self._open.get(key[0])) is not None:
+            group.slots[key[1]].is_being_judged = False
+
     def accept(self, key: SampleKey, rollout: AcceptedRollout) -> SampleStatus:
         """Take the result that :meth:`begin_judging` announced.
 

@@ -24,6 +24,8 @@ class LeaseState(StrEnum):
     TOO_OLD = "too_old"
     """The learner is past its deadline step."""
     RETURNED = "returned"
+    RESTARTED = "restarted"
+    """The learner was; what it had leased counts for nothing."""
     NODE_LOST = "node_lost"
     """The node fell silent, or came back as a new process."""
 
@@ -67,6 +69,11 @@ class LeaseBook:
     def num_unsettled(self) -> int:
         """Completions that are leased and not judged yet."""
         return sum(len(lease.unsettled) for lease in self._active.values())
+
+    @property
+    def active(self) -> list[LeaseRecord]:
+        """The active leases."""
+        return list(self._active.values())
 
     def add(self, lease: LeaseRecord) -> None:
         """Enter a lease."""

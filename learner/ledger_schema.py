@@ -1,0 +1,104 @@
+"""The tables of the ledger. What must never happen is forbidden here, not only in the code."""
+
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+
+SCHEMA: Final = """
+CREATE TABLE meta (
+    key TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- One row per prompt that was ever leased. Open until trained or dropped, never both.
+CREATE TABLE groups (
+    group_id INTEGER PRIMARY KEY,
+    prompt_tokens BLOB NOT NULL,
+    opened_unix_s REAL NOT NULL,
+    trained_step INTEGER,
+    drop_reason TEXT,
+    closed_unix_s REAL,
+    CHECK (trained_step IS NULL OR drop_reason IS NULL)
+);
+CREATE INDEX open_groups ON groups (group_id)
+    WHERE trained_step IS NULL AND drop_reason IS NULL;
+
+CREATE TABLE leases (
+    lease_id TEXT PRIMARY KEY,
+    peer TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    min_version INTEGER NOT NULL,
+    deadline_step INTEGER NOT NULL,
+    granted_unix_s REAL NOT NULL,
+    ended_unix_s REAL,
+    outcome TEXT,
+    num_unfinished INTEGER
+) WITHOUT ROWID;
+
+CREATE TABLE leased_samples (
+    lease_id TEXT NOT NULL REFERENCES leases,
+    group_id INTEGER NOT NULL REFERENCES groups,
+    sample_index INTEGER NOT NULL,
+    seed INTEGER NOT NULL,
+    PRIMARY KEY (lease_id, group_id, sample_index)
+) WITHOUT ROWID;
+
+-- One row per accepted rollout; the key forbids two for one sample.
+CREATE TABLE rollouts (
+    group_id INTEGER NOT NULL REFERENCES groups,
+    sample_index INTEGER NOT NULL,
+    lease_id TEXT NOT NULL REFERENCES leases,
+    peer TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    is_truncated INTEGER NOT NULL,
+    reward REAL NOT NULL,
+    text TEXT NOT NULL,
+    tokens BLOB,
+    logprobs BLOB,
+    accepted_unix_s REAL NOT NULL,
+    trained_step INTEGER,
+    staleness INTEGER GENERATED ALWAYS AS (trained_step - version) STORED,
+    PRIMARY KEY (group_id, sample_index),
+    CHECK (staleness IS NULL OR staleness >= 0)
+);
+CREATE INDEX rollouts_by_step ON rollouts (trained_step);
+CREATE INDEX rollouts_by_peer ON rollouts (peer);
+
+CREATE TRIGGER no_rollout_is_trained_twice
+BEFORE UPDATE OF trained_step ON rollouts
+WHEN OLD.trained_step IS NOT NULL AND NEW.trained_step IS NOT NULL
+BEGIN SELECT RAISE(ABORT, 'a rollout would be trained twice'); END;
+
+CREATE TRIGGER no_stale_rollout_is_trained
+AFTER UPDATE OF trained_step ON rollouts
+WHEN NEW.staleness > (SELECT CAST(value AS INTEGER) FROM meta WHERE key = 'max_staleness')
+BEGIN SELECT RAISE(ABORT, 'a rollout beyond max_staleness would be trained'); END;
+
+CREATE TABLE refusals (
+    peer TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    num_refused INTEGER NOT NULL,
+    last_detail TEXT NOT NULL,
+    last_unix_s REAL NOT NULL,
+    PRIMARY KEY (peer, reason)
+) WITHOUT ROWID;
+
+CREATE TABLE versions (
+    version INTEGER PRIMARY KEY,
+    weights_sha256 BLOB NOT NULL,
+    size_bytes INTEGER NOT NULL,
+    published_unix_s REAL NOT NULL
+);
+
+CREATE TABLE nodes (
+    peer TEXT PRIMARY KEY,
+    name TEXT NOT NULL,
+    engine TEXT NOT NULL,
+    device TEXT NOT NULL,
+    usd_per_hour REAL NOT NULL,
+    num_sessions INTEGER NOT NULL,
+    first_unix_s REAL NOT NULL,
+    last_unix_s REAL NOT NULL
+) WITHOUT ROWID;
+"""

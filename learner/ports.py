@@ -1,0 +1,55 @@
+"""What the learner's loops need from others: the trainer, the scorer, the broadcast."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from learner.scoring.messages import Completion, Prompt, Reward
+from learner.training.messages import TrainGroup, Updated
+from protocols.ids import PolicyVersion
+
+
+class Trainer(Protocol):
+    """Owns the model. Every call raises :class:`~echo2swarm.errors.ChildError` if it fails."""
+
+    async def update(self, step: int, groups: Sequence[TrainGroup]) -> Updated:
+        """Make one optimizer step from version ``step``."""
+        ...
+
+    async def write_weights(self, folder: Path) -> None:
+        """Write the present weights as safetensors into a new folder."""
+        ...
+
+    async def save_checkpoint(self, folder: Path) -> None:
+        """Write all state into a new folder."""
+        ...
+
+
+class Scorer(Protocol):
+    """Runs the task. It restarts by itself; what it can't do raises ``ChildError``."""
+
+    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+        """Return prompts number ``start`` to ``start + count - 1``; fewer at the end of them."""
+        ...
+
+    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+        """Score completions, in their order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """One version that nodes can fetch."""
+
+    version: PolicyVersion
+    weights_sha256: bytes
+    size_bytes: int
+
+
+class Publisher(Protocol):
+    """Makes weights a version that nodes can fetch, and tells them."""
+
+    async def publish(self, version: PolicyVersion, snapshot: Path) -> Published:
+        """Publish the safetensors files in ``snapshot``, which is not needed afterwards."""
+        ...

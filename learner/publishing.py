@@ -1,0 +1,89 @@
+"""Takes over each finished update: publishes its weights, writes its line of metrics.
+
+Publishing (hashing, signing, gossip) goes on beside the next update, one version at a
+time and in order; a publication that takes longer than an update holds the trainer up.
+"""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+
+from echo2swarm.jsonlines import JsonLines
+from learner.bell import Bell
+from learner.dispatch import Dispatcher
+from learner.ledger import Ledger
+from learner.node_table import NodeTable
+from learner.ports import Publisher
+from learner.training_loop import StepDone
+from protocols.ids import PolicyVersion
+
+log = structlog.get_logger()
+
+
+class Publishing:
+    """The queue between the trainer and the broadcast."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        *,
+        dispatcher: Dispatcher,
+        nodes: NodeTable,
+        ledger: Ledger,
+        bell: Bell,
+        metrics: JsonLines,
+    ) -> None:
+        self._publisher = publisher
+        self._dispatcher = dispatcher
+        self._nodes = nodes
+        self._ledger = ledger
+        self._bell = bell
+        self._metrics = metrics
+        self._todo_send, self._todo = trio.open_memory_channel[StepDone](1)
+        self._num_open = 0
+
+    async def hand_on(self, done: StepDone) -> None:
+        """Queue a finished update; waits while one more is queued already."""
+        self._num_open += 1
+        await self._todo_send.send(done)
+
+    async def run(self) -> None:
+        """Publish what is handed on, in order."""
+        async for done in self._todo:
+            if done.snapshot is not None:
+                started_s = trio.current_time()
+                await self.publish(done.step, done.snapshot)
+                done.metrics["publish_s"] = trio.current_time() - started_s
+            self._write(done.metrics)
+            self._num_open -= 1
+            self._bell.ring()
+
+    async def wait_idle(self) -> None:
+        """Return when everything handed on is published."""
+        while self._num_open:
+            await self._bell.next_ring.wait()
+
+    async def publish(self, step: int, snapshot: Path) -> None:
+        """Publish the weights after ``step`` updates; from then on work is leased for them."""
+        published = await self._publisher.publish(PolicyVersion(step), snapshot)
+        self._nodes.published(step, trio.current_time())
+        await trio.to_thread.run_sync(lambda: shutil.rmtree(snapshot, ignore_errors=True))
+        await self._ledger.published(
+            step,
+            weights_sha256=published.weights_sha256,
+            size_bytes=published.size_bytes,
+            now_unix_s=time.time(),
+        )
+        self._dispatcher.version_published(PolicyVersion(step))
+        self._bell.ring()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        try:
+            self._metrics.write(record)
+        except OSError as exc:
+            # The ledger stops a run on a full disk; a lost line of metrics does not.
+            log.error("metrics.not_written", step=record["step"], error=exc.strerror)

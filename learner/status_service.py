@@ -1,0 +1,138 @@
+"""The state of the run, for ``swarm status``: as a file, and by protocol ``/echo2/status``."""
+
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+
+from echo2swarm.weights.traffic import Traffic
+from learner.dispatch import Dispatcher
+from learner.node_table import NodeTable
+from learner.progress import WINDOW_S, Progress, p95
+from learner.rates import Phase
+from learner.run_dir import write_atomically
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId
+from protocols.reasons import Reason
+from protocols.status import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    ReasonCount,
+    StalenessCount,
+    StatusReply,
+    StatusRequest,
+)
+
+WRITE_EVERY_S: Final = 1.0
+_NAP_S: Final = 0.1
+
+log = structlog.get_logger()
+
+
+class StatusService:
+    """Puts together what the cores know."""
+
+    def __init__(
+        self,
+        *,
+        run_id: str,
+        dispatcher: Dispatcher,
+        nodes: NodeTable,
+        progress: Progress,
+        traffic: Traffic,
+    ) -> None:
+        self._run_id = run_id
+        self._dispatcher = dispatcher
+        self._nodes = nodes
+        self._progress = progress
+        self._traffic = traffic
+
+    async def answer(self, _peer: PeerId, data: bytes) -> bytes:
+        """Return the reply to one request.
+
+        Raises:
+            RemoteProtocolError: it is about another run.
+        """
+        request = decode(data, StatusRequest, max_bytes=MAX_REQUEST_BYTES)
+        if request.run_id != self._run_id:
+            raise RemoteProtocolError(
+                f"status of run {request.run_id!r} asked for, this is {self._run_id!r}",
+                reason=Reason.WRONG_RUN,
+            )
+        return encode(self.status(), max_bytes=MAX_REPLY_BYTES)
+
+    def status(self) -> StatusReply:
+        """Return the state of the run now."""
+        now_s, progress = trio.current_time(), self._progress
+        shares = progress.timeline.shares(now_s, WINDOW_S)
+        delays_s = progress.loop_delay_s.get(now_s)
+        refusals: Counter[Reason] = Counter()
+        lines = []
+        for node in sorted(self._nodes, key=lambda node: node.joined_at_s):
+            refusals.update(node.refusals)
+            leases = self._dispatcher.leases.of_peer(node.peer)
+            in_flight = sum(len(lease.unsettled) for lease in leases)
+            lines.append(self._nodes.status(node, num_in_flight=in_flight, now_s=now_s))
+        return StatusReply(
+            run_id=self._run_id,
+            phase=progress.timeline.phase,
+            at_unix_s=time.time(),
+            uptime_s=now_s - progress.started_s,
+            learner_step=progress.step,
+            num_steps=progress.num_steps,
+            newest_version=self._dispatcher.newest_version or 0,
+            max_staleness=progress.rollouts.max_staleness,
+            publish_every=progress.rollouts.publish_every,
+            rollouts_per_step=progress.rollouts_per_step,
+            group_size=progress.rollouts.group_size,
+            window_s=WINDOW_S,
+            busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
+            bubble_share=min(1.0, shares.get(Phase.WAITING, 0.0)),
+            train_s=progress.typical_train_s(now_s),
+            broadcast_s=p95(progress.broadcast_s.get(now_s)),
+            needed_rollouts_per_s=progress.needed_rollouts_per_s(now_s),
+            supplied_rollouts_per_s=progress.accepted.per_s(now_s),
+            num_buffered=sum(len(group.rollouts) for group in self._dispatcher.ready),
+            num_in_flight=self._dispatcher.leases.num_unsettled,
+            staleness=tuple(
+                StalenessCount(lag, count) for lag, count in sorted(progress.staleness.items())
+            ),
+            reward_mean=progress.reward_mean,
+            refusals=tuple(ReasonCount(r, c) for r, c in refusals.most_common()),
+            worst_heartbeat_delay_s=max(delays_s, default=0.0),
+            payload_bytes_sent=self._traffic.sent_bytes,
+            advice=progress.advice(now_s, num_nodes=len(self._nodes.present)),
+            nodes=tuple(lines),
+        )
+
+    async def keep_file(self, path: Path) -> None:
+        """Write the status into ``path`` each second."""
+        while True:
+            await self.write_file(path)
+            await trio.sleep(WRITE_EVERY_S)
+
+    async def write_file(self, path: Path) -> None:
+        """Write the status into ``path`` once; a full disk costs only the file."""
+        data = msgspec.json.format(msgspec.json.encode(self.status()), indent=2)
+        try:
+            await trio.to_thread.run_sync(partial(write_atomically, path, data, is_durable=False))
+        except OSError as exc:
+            log.warning("status.not_written", file=str(path), error=exc.strerror)
+
+
+async def watch_loop_delay(progress: Progress) -> None:
+    """Measure by how much this process' event loop is late, all the time."""
+    while True:
+        due_s = trio.current_time() + _NAP_S
+        worst_s = 0.0
+        for _ in range(10):
+            await trio.sleep_until(due_s)
+            worst_s = max(worst_s, trio.current_time() - due_s)
+            due_s = trio.current_time() + _NAP_S
+        progress.loop_delay_s.add(worst_s, trio.current_time())
