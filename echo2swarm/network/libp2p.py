@@ -116,6 +116,8 @@ async def _run(
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(host.run([port.maddr for port in ports]))
                 stack.push_async_callback(_close, host)
+                # It would dial everybody it has ever heard of; discovery decides whom to know.
+                await host.get_network().auto_connector.stop()
                 for service in (dht.service, gossip.pubsub, gossip.router):
                     await stack.enter_async_context(background_trio_service(service))
                 await gossip.pubsub.wait_until_ready()
@@ -372,8 +374,13 @@ class Libp2pNetwork:
 def _explain(exc: BaseException) -> str:
     """Return in a few words why a dial failed."""
     root = exc
-    while (inner := root.__cause__ or root.__context__) is not None:
-        root = inner
+    while True:
+        if isinstance(root, BaseExceptionGroup):
+            root = leaves(root)[0]
+        elif (inner := root.__cause__ or root.__context__) is not None:
+            root = inner
+        else:
+            break
     if isinstance(root, OSError):
         return root.strerror or str(root)
     return str(root).partition("\n")[0][:160] or type(root).__name__

@@ -23,6 +23,11 @@ from protocols.ids import PeerId
 PROTOCOL: Final = TProtocol("/meshsub/1.1.0")
 LEAVE_S: Final = 2.0
 PUBLISH_S: Final = 10.0
+MAX_QUEUED: Final = 12
+"""Of the 32 messages that the library queues for a neighbour."""
+ROOM_S: Final = 1.0
+"""Longest wait for a slow neighbour; the others must not wait for the slowest for ever."""
+ROOM_POLL_S: Final = 0.005
 
 _log = structlog.get_logger()
 
@@ -101,6 +106,16 @@ class Gossip:
             raise LocalProtocolError(f"gossip of {len(data)} bytes, limit {MAX_GOSSIP_BYTES}")
         try:
             with trio.fail_after(PUBLISH_S):
+                await self._wait_for_room()
                 await self.pubsub.publish(topic, data)
         except Exception as exc:
             raise NetworkError(f"can't gossip on {topic}: {exc!r}") from exc
+
+    async def _wait_for_room(self) -> None:
+        """Wait until no neighbour's queue is half full: what does not fit is lost silently."""
+        with trio.move_on_after(ROOM_S):
+            while self._is_crowded():  # noqa: ASYNC110 - the library has no event for it
+                await trio.sleep(ROOM_POLL_S)
+
+    def _is_crowded(self) -> bool:
+        return any(len(queue) > MAX_QUEUED for queue in self.pubsub.peer_queues.values())

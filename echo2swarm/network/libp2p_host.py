@@ -88,7 +88,7 @@ def make_host(
 def _connection_config(max_connections: int) -> ConnectionConfig:
     return ConnectionConfig(
         max_connections=max_connections,
-        # No pruning and no dialling behind our back: discovery decides whom to know.
+        # No pruning behind our back.
         min_connections=0,
         low_watermark=0,
         high_watermark=max_connections,

@@ -20,8 +20,11 @@ class _Bridge(logging.Handler):
         _log.debug("libp2p.message", source=record.name, text=text[:300])
 
 
-def _is_not_libp2p(record: logging.LogRecord) -> bool:
-    return not record.pathname.startswith(_ROOT_FOLDER)
+class _NotLibp2p(logging.Filter):
+    """Drops what the library logs to the root logger."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.pathname.startswith(_ROOT_FOLDER)
 
 
 @contextmanager
@@ -33,15 +36,13 @@ def quiet() -> Iterator[None]:
     """
     logger, root = logging.getLogger("libp2p"), logging.getLogger()
     bridge, nothing = _Bridge(logging.WARNING), logging.NullHandler()
-    propagates = logger.propagate
+    not_libp2p = _NotLibp2p()
     logger.addHandler(bridge)
-    logger.propagate = False
     root.addHandler(nothing)
-    root.addFilter(_is_not_libp2p)
+    root.addFilter(not_libp2p)
     try:
         yield
     finally:
-        root.removeFilter(_is_not_libp2p)
+        root.removeFilter(not_libp2p)
         root.removeHandler(nothing)
-        logger.propagate = propagates
         logger.removeHandler(bridge)

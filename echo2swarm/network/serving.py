@@ -86,6 +86,7 @@ class Subscription:
     def __init__(self, topic: str, validator: Validator) -> None:
         self._topic = topic
         self._validator = validator
+        self._is_lagging = False
         self._send, self.receive = trio.open_memory_channel[tuple[PeerId, bytes]](
             GOSSIP_QUEUE_MESSAGES
         )
@@ -111,10 +112,13 @@ class Subscription:
         try:
             try:
                 self._send.send_nowait((author, data))
+                self._is_lagging = False
             except trio.WouldBlock:
                 self.receive.receive_nowait()
                 self._send.send_nowait((author, data))
-                _log.warning("gossip.dropped", topic=self._topic, error="reader lags behind")
+                if not self._is_lagging:
+                    self._is_lagging = True
+                    _log.warning("gossip.dropped", topic=self._topic, error="reader lags behind")
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             return  # The reader has closed its end and wants no more.
 

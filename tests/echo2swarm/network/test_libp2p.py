@@ -1,0 +1,261 @@
+"""What only the real adapter can get wrong; the common promises are in tests/contracts."""
+
+import contextlib
+import socket
+
+import pytest
+import structlog
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from libp2p import new_host
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.peer.peerinfo import info_from_p2p_addr
+from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from multiaddr import Multiaddr
+
+from echo2swarm.errors import NetworkError, UsageError
+from echo2swarm.identity import Identity
+from echo2swarm.network.addresses import group_by_peer, split_address
+from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
+from echo2swarm.network.libp2p import Libp2pNetwork, open_network
+from echo2swarm.network.rpc import call, serve_calls
+from protocols.ids import PeerId
+
+ECHO = "/test/echo/1.0.0"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+def identity_of(number: int) -> Identity:
+    return Identity.of(Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+
+
+def info_of(network: Network) -> PeerInfo:
+    (info,) = group_by_peer(network.addresses())
+    return info
+
+
+def port_of(network: Network) -> int:
+    return int(network.addresses()[0].split("/")[4])
+
+
+def serve_echo(network: Network) -> None:
+    async def echo(_peer: PeerId, request: bytes) -> bytes:
+        return request
+
+    serve_calls(network, ECHO, echo, max_request_bytes=100, max_reply_bytes=100, timeout_s=20)
+
+
+async def ask(network: Network, peer: PeerId) -> bytes:
+    return await call(network, peer, ECHO, b"hello", max_reply_bytes=100, timeout_s=20)
+
+
+def plaintext_host(listen: list[Multiaddr]) -> object:
+    key_pair = create_new_key_pair(bytes(32))
+    return new_host(
+        key_pair=key_pair,
+        listen_addrs=listen,
+        sec_opt={TProtocol(PLAINTEXT_PROTOCOL_ID): InsecureTransport(key_pair)},
+    )
+
+
+async def test_a_client_without_encryption_is_refused() -> None:
+    async with open_network(identity_of(1), [LOOPBACK]) as network:
+        host = plaintext_host([])
+        async with host.run([]):  # type: ignore[attr-defined]
+            info = info_from_p2p_addr(Multiaddr(network.addresses()[0]))
+            with trio.move_on_after(5), pytest.raises(Exception):  # noqa: B017, PT011
+                await host.connect(info)  # type: ignore[attr-defined]
+            await host.close()  # type: ignore[attr-defined]
+
+        assert network.connected_peers() == frozenset()
+
+
+async def test_a_server_without_encryption_is_not_talked_to() -> None:
+    listen = Multiaddr(LOOPBACK)
+    host = plaintext_host([listen])
+    async with host.run([listen]):  # type: ignore[attr-defined]
+        peer, where = split_address(str(host.get_addrs()[0]))  # type: ignore[attr-defined]
+        async with open_network(identity_of(1), []) as network:
+            with pytest.raises(NetworkError):
+                await network.connect(PeerInfo(peer=peer, addresses=(where,)))
+        await host.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 5000, b"\x13/multistream/1.0.0\n" + b"\xff" * 99],
+    ids=["nothing", "http", "ones", "bad handshake"],
+)
+async def test_garbage_on_the_port_harms_nobody(garbage: bytes) -> None:
+    async with (
+        open_network(identity_of(1), [LOOPBACK]) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        serve_echo(b)
+        for _ in range(20):
+            stream = await trio.open_tcp_stream("127.0.0.1", port_of(b))
+            with contextlib.suppress(trio.BrokenResourceError):
+                await stream.send_all(garbage)
+            await stream.aclose()
+
+        await a.connect(info_of(b))
+        assert await ask(a, b.peer) == b"hello"
+
+
+async def test_connections_that_ended_do_not_use_up_the_limit() -> None:
+    async with open_network(identity_of(1), [LOOPBACK], max_connections=3) as server:
+        serve_echo(server)
+        async with open_network(identity_of(2), []) as client:
+            for _ in range(6):
+                await client.connect(info_of(server))
+                assert await ask(client, server.peer) == b"hello"
+                await client.disconnect(server.peer)
+
+
+async def test_half_a_frame_is_an_error_and_never_a_frame() -> None:
+    outcome: list[bytes | Exception] = []
+    is_over = trio.Event()
+
+    async def read(stream: Stream) -> None:
+        try:
+            outcome.append(await stream.receive())
+        except NetworkError as exc:
+            outcome.append(exc)
+        is_over.set()
+
+    async with (
+        open_network(identity_of(1), []) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        b.serve(ECHO, read, ServeLimits(max_frame_bytes=100))
+        await a.connect(info_of(b))
+        async with a.open_stream(b.peer, ECHO, max_frame_bytes=100) as stream:
+            # Below the port: a length of ten, and then only four bytes and a clean end.
+            await stream._stream.write(b"\x00\x00\x00\x0afour")  # type: ignore[attr-defined]
+        with trio.fail_after(10):
+            await is_over.wait()
+
+    assert [type(each) for each in outcome] == [NetworkError]
+    assert "mid-frame" in str(outcome[0])
+
+
+async def test_bulk_goes_over_a_connection_of_its_own_and_control_stays_on_the_first() -> None:
+    async def hold(stream: Stream) -> None:
+        await stream.receive()
+
+    async with (
+        open_network(identity_of(1), [LOOPBACK]) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        assert isinstance(a, Libp2pNetwork)
+        for network in (a, b):
+            network.serve(ECHO, hold, ServeLimits(max_frame_bytes=100))
+        await a.connect(info_of(b))
+        async with (
+            a.open_stream(b.peer, ECHO, max_frame_bytes=100) as control,
+            a.open_stream(b.peer, ECHO, max_frame_bytes=100, bulk=True) as bulk,
+            a.open_stream(b.peer, ECHO, max_frame_bytes=100) as later_control,
+            a.open_stream(b.peer, ECHO, max_frame_bytes=100, bulk=True) as later_bulk,
+            b.open_stream(a.peer, ECHO, max_frame_bytes=100) as control_back,
+            b.open_stream(a.peer, ECHO, max_frame_bytes=100, bulk=True) as bulk_back,
+        ):
+
+            def local_port(stream: Stream) -> tuple[int, int]:
+                muxed = stream._muxed.conn  # type: ignore[attr-defined]
+                raw = muxed.secured_conn.conn.read_writer.read_write_closer.stream.stream.socket
+                ends = (raw.getsockname()[1], raw.getpeername()[1])
+                return min(ends), max(ends)
+
+            assert local_port(control) == local_port(later_control) == local_port(control_back)
+            assert local_port(bulk) == local_port(later_bulk) == local_port(bulk_back)
+            assert local_port(control) != local_port(bulk)
+
+
+async def test_bulk_to_a_peer_that_can_not_be_dialled_shares_the_connection() -> None:
+    async def greet(stream: Stream) -> None:
+        await stream.send(b"hello")
+
+    async with (
+        open_network(identity_of(1), []) as behind_a_router,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        behind_a_router.serve(ECHO, greet, ServeLimits(max_frame_bytes=100))
+        await behind_a_router.connect(info_of(b))
+        async with b.open_stream(
+            behind_a_router.peer, ECHO, max_frame_bytes=100, bulk=True
+        ) as stream:
+            assert await stream.receive() == b"hello"
+
+
+async def test_listening_on_every_interface_advertises_concrete_addresses() -> None:
+    async with open_network(identity_of(1), ["/ip4/0.0.0.0/tcp/0"]) as network:
+        addresses = network.addresses()
+
+    assert addresses
+    assert not any("/0.0.0.0/" in address or "/tcp/0/" in address for address in addresses)
+    others = [address for address in addresses if "/127." not in address]
+    assert others == list(addresses) or not others
+
+
+async def test_what_the_owner_advertises_is_what_others_are_told() -> None:
+    where = "/ip4/203.0.113.7/tcp/4001"
+    async with (
+        open_network(identity_of(1), [LOOPBACK], advertise=[where]) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        assert a.addresses() == (f"{where}/p2p/{a.peer}",)
+        await a.connect(info_of(b))
+
+        with trio.fail_after(10):
+            while (found := await b.find_peer(a.peer)) is None:  # noqa: ASYNC110 - no event
+                await trio.sleep(0.05)
+        assert found.addresses == (where,)
+
+
+async def test_a_port_that_another_libp2p_would_share_counts_as_in_use() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+
+        with pytest.raises(NetworkError, match=f"port {port} is in use .* --listen"):
+            async with open_network(identity_of(1), [f"/ip4/127.0.0.1/tcp/{port}"]):
+                pass
+
+
+@pytest.mark.parametrize(
+    "listen", ["", "127.0.0.1:4001", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/70000"]
+)
+async def test_a_malformed_listen_address_is_a_usage_error(listen: str) -> None:
+    with pytest.raises(UsageError, match="can't listen on"):
+        async with open_network(identity_of(1), [listen]):
+            pass
+
+
+async def test_an_address_of_another_machine_is_one_clear_error() -> None:
+    with pytest.raises(NetworkError, match="no address of this machine"):
+        async with open_network(identity_of(1), ["/ip4/203.0.113.7/tcp/0"]):
+            pass
+
+
+async def test_the_library_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with structlog.testing.capture_logs() as events:
+        async with open_network(identity_of(1), [LOOPBACK]) as a:
+            async with open_network(identity_of(2), [LOOPBACK]) as b:
+                serve_echo(b)
+                address = info_of(b)
+                await a.connect(address)
+                assert await ask(a, b.peer) == b"hello"
+                with pytest.raises(NetworkError):
+                    await call(a, b.peer, "/no/such", b"", max_reply_bytes=9, timeout_s=9)
+            with pytest.raises(NetworkError):
+                await ask(a, address.peer)
+            with pytest.raises(NetworkError):
+                await a.connect(PeerInfo(peer=address.peer, addresses=("/ip4/127.0.0.1/tcp/1",)))
+
+    printed = capfd.readouterr()
+    assert printed.err + printed.out == ""
+    assert {event["log_level"] for event in events} <= {"debug"}
+    assert not any("\n" in str(value) for event in events for value in event.values())
