@@ -149,17 +149,19 @@ class LocalSwarm:
 
         return await self.wait_for(look, timeout_s=timeout_s, what=what)
 
-    async def wait_event(self, name: str, *, timeout_s: float, **fields: object) -> dict[str, Any]:
-        """Return the first event called ``name`` that has these ``fields``.
+    async def wait_event(
+        self, event: str, /, *, timeout_s: float, **fields: object
+    ) -> dict[str, Any]:
+        """Return the first event called ``event`` that has these ``fields``.
 
         Raises:
             SwarmError: the learner ended first, or it took over ``timeout_s``.
         """
 
         def look() -> dict[str, Any] | None:
-            return next((e for e in self.events(name) if fields.items() <= e.items()), None)
+            return next((e for e in self.events(event) if fields.items() <= e.items()), None)
 
-        return await self.wait_for(look, timeout_s=timeout_s, what=f"event {name} {fields or ''}")
+        return await self.wait_for(look, timeout_s=timeout_s, what=f"event {event} {fields or ''}")
 
     async def wait_for(self, look: Callable[[], T | None], *, timeout_s: float, what: str) -> T:
         """Call ``look`` again and again, and return the first answer that isn't None.
