@@ -26,7 +26,9 @@ def tiny_model(seed: int, *, is_tied: bool = True) -> LlamaForCausalLM:
         tie_word_embeddings=is_tied,
     )
     torch.manual_seed(seed)
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.train(False)
+    return model
 
 
 def state_of(model: LlamaForCausalLM) -> dict[str, torch.Tensor]:
