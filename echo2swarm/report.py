@@ -69,6 +69,7 @@ def summarize(record: RunRecord) -> dict[str, Any]:
         "busy_share": busy_share(record.steps),
         "wait_s": sum(s.wait_s for s in record.steps),
         "train_s": total_train_s,
+        "write_s": sum(s.write_s for s in record.steps),
         "publish_s": sum(s.publish_s for s in record.steps),
         "generating_while_training_share": (
             overlap_s(record.training, generating) / total_train_s
@@ -165,7 +166,9 @@ def _time(figures: dict[str, Any]) -> str:
     busy = figures["busy_share"]
     return (
         f"Training {format_seconds(figures['train_s'])}, waiting for rollouts "
-        f"{format_seconds(figures['wait_s'])}, publishing {format_seconds(figures['publish_s'])}. "
+        f"{format_seconds(figures['wait_s'])}, writing weights "
+        f"{format_seconds(figures['write_s'])}; publishing, beside it, "
+        f"{format_seconds(figures['publish_s'])}. "
         f"After the first step the learner trained "
         f"{_UNKNOWN if busy is None else format_percent(busy)} of the time. The longest that its "
         f"event loop was late: {_seconds(figures['worst_heartbeat_delay_s'])}."

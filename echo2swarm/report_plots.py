@@ -103,7 +103,7 @@ def _draw_phases(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
     parts = (
         ("waiting for rollouts", [s.wait_s for s in record.steps], _ORANGE),
         ("training", [s.train_s for s in record.steps], _BLUE),
-        ("publishing", [s.publish_s for s in record.steps], _GREEN),
+        ("writing weights", [s.write_s for s in record.steps], _GREEN),
     )
     floor = [0.0] * len(steps)
     for label, values, color in parts:

@@ -75,10 +75,7 @@ def read_run(run_dir: Path) -> RunRecord:
         steps=steps,
         staleness=ledger.staleness,
         broadcasts=broadcasts,
-        training=tuple(
-            Span(start_s=s.end_s - s.publish_s - s.train_s, end_s=s.end_s - s.publish_s)
-            for s in steps
-        ),
+        training=tuple(Span(start_s=s.end_s - s.train_s, end_s=s.end_s) for s in steps),
         generation=_generation(ledger.leases, start_unix_s, names),
         learner_bytes_sent=status.payload_bytes_sent if status else None,
         nodes=status.nodes if status else (),
@@ -99,7 +96,9 @@ def step_of(record: dict[str, Any], *, start_unix_s: float = 0.0) -> StepRecord 
         reward_mean=_number(record.get("reward_mean")),
         wait_s=_number(record.get("wait_s")) or 0.0,
         train_s=_number(record.get("train_s")) or 0.0,
+        write_s=_number(record.get("write_s")) or 0.0,
         publish_s=_number(record.get("publish_s")) or 0.0,
+        staleness=_histogram(record.get("staleness")),
     )
 
 
@@ -213,6 +212,16 @@ def _generation(
         span = Span(start_s=granted_unix_s - start_unix_s, end_s=last_unix_s - start_unix_s)
         spans.setdefault(names.get(peer, peer[-8:]), []).append(span)
     return tuple((name, tuple(spans[name])) for name in sorted(spans))
+
+
+def _histogram(value: object) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, dict):
+        return ()
+    return tuple(
+        sorted(
+            (int(age), num) for age, num in value.items() if age.isdigit() and isinstance(num, int)
+        )
+    )
 
 
 def _number(value: object) -> float | None:

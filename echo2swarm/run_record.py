@@ -21,12 +21,17 @@ class StepRecord:
     step: int
     """Steps done with it."""
     end_s: float
+    """When the optimizer's step was done."""
     reward_mean: float | None
     wait_s: float
     """For rollouts, before it."""
     train_s: float
+    write_s: float
+    """The trainer wrote the weights to be published, after it; 0 if there were none."""
     publish_s: float
-    """Writing and announcing the weights after it; 0 if it published nothing."""
+    """Hashing and announcing them, beside the next update."""
+    staleness: tuple[tuple[int, int], ...] = ()
+    """(staleness, rollouts) of its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
         for record in steps.new_records():
             step = step_of(record)
             if step is not None:
-                lines.append(narrator.step(step, status))
+                lines.append(narrator.step(step))
                 last_news_s = trio.current_time()
         for line in lines:
             teller.tell(line)

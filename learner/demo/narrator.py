@@ -35,7 +35,6 @@ class Narrator:
         self._num_refused: Counter[str] = Counter()
         self._told_version = -1
         self._bytes_at_last_version: Counter[str] = Counter()
-        self._staleness: Counter[int] = Counter()
         self._step_end_s: list[float] = []
 
     def nodes(self, status: StatusReply) -> list[Text]:
@@ -76,7 +75,7 @@ class Narrator:
             )
         ]
 
-    def step(self, step: StepRecord, status: StatusReply | None) -> Text:
+    def step(self, step: StepRecord) -> Text:
         """Tell of one update."""
         self._step_end_s.append(step.end_s)
         reward = step.reward_mean
@@ -87,7 +86,7 @@ class Narrator:
             (bar(reward or 0.0, width=_BAR_WIDTH, ascii_only=self._ascii_only), "green"),
             (f" {reward:.3f}" if reward is not None else "     -", "bold"),
             f"  waited {format_seconds(step.wait_s):>6}  trained {format_seconds(step.train_s):>6}",
-            (self._new_staleness(status), "dim"),
+            (_staleness(step), "dim"),
             (self._time_to_go(), "dim"),
         )
 
@@ -112,16 +111,6 @@ class Narrator:
             last = printable(node.last_refusal, max_chars=100)
             yield Text.assemble((f"{name} ", "magenta"), (f"{num_new} refused: {last}", "yellow"))
 
-    def _new_staleness(self, status: StatusReply | None) -> str:
-        if status is None:
-            return ""
-        now = Counter({c.staleness: c.num_rollouts for c in status.staleness})
-        new = now - self._staleness
-        self._staleness = now
-        if not new:
-            return ""
-        return "  stale " + " ".join(f"{age}:{num}" for age, num in sorted(new.items()))
-
     def _time_to_go(self) -> str:
         num_left = self._num_steps - len(self._step_end_s)
         recent = self._step_end_s[-6:]
@@ -129,3 +118,11 @@ class Narrator:
             return ""
         pace_s = (recent[-1] - recent[0]) / (len(recent) - 1)
         return f"  {format_seconds(num_left * pace_s)} to go"
+
+
+def _staleness(step: StepRecord) -> str:
+    return (
+        "  stale " + " ".join(f"{age}:{num}" for age, num in step.staleness)
+        if step.staleness
+        else ""
+    )

@@ -52,7 +52,9 @@ def write_metrics(folder: Path) -> None:
                     "reward_mean": 0.3 if step <= 12 else 0.7,
                     "wait_s": 3.0,
                     "train_s": 6.0,
+                    "write_s": 0.5,
                     "publish_s": 1.0,
+                    "staleness": {"0": 2, "2": 1},
                 }
             )
 

@@ -90,9 +90,9 @@ def test_broadcast_is_timed_to_the_last_node(run_dir: Path) -> None:
 def test_the_share_of_training_with_generation_under_way_is_measured(run_dir: Path) -> None:
     figures = summarize(read_run(run_dir))
 
-    # Training goes on from second 3 to 9 of each step; generation up to second 7 or 8.
+    # Training goes on from second 4 to 10 of each step; generation up to second 7 or 8.
     assert figures["busy_share"] == pytest.approx(0.6)
-    assert figures["generating_while_training_share"] == pytest.approx((22 * 5 + 2 * 4) / (24 * 6))
+    assert figures["generating_while_training_share"] == pytest.approx((22 * 4 + 2 * 3) / (24 * 6))
 
 
 def test_names_can_not_break_the_text(run_dir: Path, tmp_path: Path) -> None:
@@ -199,7 +199,13 @@ def test_a_moving_mean_starts_with_what_there_is() -> None:
 def test_the_busy_share_leaves_the_start_out() -> None:
     def step(number: int, end_s: float, train_s: float) -> StepRecord:
         return StepRecord(
-            step=number, end_s=end_s, reward_mean=None, wait_s=0, train_s=train_s, publish_s=0
+            step=number,
+            end_s=end_s,
+            reward_mean=None,
+            wait_s=0,
+            train_s=train_s,
+            write_s=0,
+            publish_s=0,
         )
 
     assert busy_share([step(1, 100, 1), step(2, 110, 5), step(3, 120, 5)]) == 0.5

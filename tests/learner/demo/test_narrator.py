@@ -6,7 +6,7 @@ from echo2swarm.run_record import StepRecord
 from learner.demo.narrator import Narrator
 from protocols.activation import NodeState
 from protocols.reasons import Reason
-from protocols.status import NodeStatus, ReasonCount, StalenessCount, StatusReply
+from protocols.status import NodeStatus, ReasonCount, StatusReply
 from tests.echo2swarm.sample_status import node_with, status_with
 
 
@@ -28,6 +28,7 @@ def step(number: int, **changes: Any) -> StepRecord:  # noqa: ANN401
         "reward_mean": 0.5,
         "wait_s": 3.0,
         "train_s": 6.0,
+        "write_s": 0.5,
         "publish_s": 1.0,
         **changes,
     }
@@ -101,20 +102,17 @@ def test_no_version_is_told_of_nobody() -> None:
     assert narrator().version(with_nodes()) == []
 
 
-def test_a_step_is_one_line_with_the_staleness_that_was_new() -> None:
+def test_a_step_is_one_line_with_the_staleness_of_its_batch() -> None:
     teller = narrator()
-    before = with_nodes(staleness=(StalenessCount(0, 128),))
-    after = with_nodes(staleness=(StalenessCount(0, 160), StalenessCount(1, 96)))
+    teller.step(step(1))
 
-    teller.step(step(1), before)
-
-    assert teller.step(step(2), after).plain == (
+    assert teller.step(step(2, staleness=((0, 32), (1, 96)))).plain == (
         "step   2/32  ##########.......... 0.500  waited 3.00 s  trained 6.00 s"
         "  stale 0:32 1:96  300 s to go"
     )
 
 
-def test_a_step_without_a_reward_or_status_is_told_all_the_same() -> None:
-    line = narrator().step(step(1, reward_mean=None), None).plain
+def test_a_step_without_a_reward_is_told_all_the_same() -> None:
+    line = narrator().step(step(1, reward_mean=None)).plain
 
     assert line.startswith("step   1/32  ....................     -  waited 3.00 s")

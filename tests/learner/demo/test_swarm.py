@@ -60,7 +60,9 @@ async def test_a_swarm_that_was_never_started_has_no_learner(tmp_path: Path) -> 
 
 
 async def test_all_processes_end_with_the_context(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[3])}) as swarm:
+    async with open_swarm(
+        tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[3])}, grace_s=1
+    ) as swarm:
         process = await swarm.start_tool(
             "tests.learner.demo.sleeper", ("--with-child",), name="sleeper"
         )
