@@ -1,0 +1,35 @@
+# Everything goes through .venv/bin/python -m: no absolute path, so a checkout may lie anywhere.
+PYTHON := .venv/bin/python
+DEMO_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+venv: ## Make .venv, or bring it up to date
+	@scripts/setup-venv
+
+demo: venv ## Train a small model with a swarm on this machine (under 20 minutes)
+	@$(PYTHON) -m echo2swarm.models.prepare embedded
+	@$(PYTHON) -m learner.demo $(DEMO_ARGS)
+
+test: venv ## Run every test
+	@$(PYTHON) -m pytest -q
+
+check: lint test ## Check style, types and imports, then run every test
+
+lint: venv ## Check style, types and imports
+	@$(PYTHON) -m ruff check
+	@$(PYTHON) -m ruff format --check
+	@$(PYTHON) -m mypy
+	@$(PYTHON) -c 'from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_logo=True))'
+
+format: venv ## Format the code
+	@$(PYTHON) -m ruff check --fix
+	@$(PYTHON) -m ruff format
+
+clean: ## Remove .venv and what tools left; runs/ stays
+	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

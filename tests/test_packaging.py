@@ -1,0 +1,112 @@
+"""What a user installs: one wheel, four packages, three commands that answer at once."""
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import EntryPoint, distribution
+from pathlib import Path
+
+import pytest
+
+import echo2swarm
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("echo2swarm", "learner", "node", "protocols")
+HEAVY = frozenset({"torch", "transformers", "vllm", "libp2p", "numpy", "matplotlib", "trio"})
+"""What ``--help`` must not wait for."""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (path,) = folder.glob("*.whl")
+    return zipfile.Path(path)
+
+
+def test_the_wheel_holds_the_four_packages_and_nothing_else(wheel: zipfile.Path) -> None:
+    names = {entry.name for entry in wheel.iterdir()}
+
+    metadata = {name for name in names if name.endswith(".dist-info")}
+    assert names - metadata == set(PACKAGES)
+    assert len(metadata) == 1
+
+
+def test_the_wheel_holds_every_module_of_the_packages(wheel: zipfile.Path) -> None:
+    in_wheel = {name for name in wheel.root.namelist() if name.endswith(".py")}
+    in_checkout = {
+        path.relative_to(ROOT).as_posix()
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*.py")
+    }
+
+    assert in_wheel == in_checkout
+
+
+def test_the_wheel_holds_the_licence(wheel: zipfile.Path) -> None:
+    assert any(name.endswith("licenses/LICENSE") for name in wheel.root.namelist())
+
+
+def entry_points() -> list[EntryPoint]:
+    return sorted(distribution("echo2swarm").entry_points, key=lambda e: e.name)
+
+
+def test_there_are_three_commands() -> None:
+    assert [(e.name, e.value) for e in entry_points()] == [
+        ("echo2-learner", "learner.cli:main"),
+        ("echo2-node", "node.cli:main"),
+        ("swarm", "echo2swarm.cli:main"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["echo2-learner", "echo2-node", "swarm"])
+def test_each_command_resolves(name: str) -> None:
+    (entry,) = [e for e in entry_points() if e.name == name]
+
+    assert callable(entry.load())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "node.cli --help",
+        "node.cli join --help",
+        "learner.cli --help",
+        "learner.cli serve --help",
+        "learner.cli init --help",
+        "echo2swarm.cli --help",
+        "echo2swarm.cli status --help",
+    ],
+)
+def test_help_answers_without_loading_anything_heavy(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", *command.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # Lines are "import time: self | cumulative | name", and what the command itself said.
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0]
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Usage:" in done.stdout
+    assert "click" in imported
+    assert not imported & HEAVY
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert echo2swarm.__version__ == distribution("echo2swarm").version
+
+
+def test_what_the_package_has_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'echo2swarm' has no attribute 'vresion'"):
+        echo2swarm.vresion  # type: ignore[attr-defined]  # noqa: B018
