@@ -42,6 +42,8 @@ class Start(Message, frozen=True, tag="start"):
     seed: int
     temperature: float
     checkpoint_dir: str | None = None
+    max_new_tokens: int = 256
+    """``rollouts.max_new_tokens``: the constant of the length normalisation of that name."""
 
 
 class Started(Message, frozen=True):

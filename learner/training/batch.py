@@ -1,0 +1,139 @@
+"""From groups as they arrive to what an update needs of them; all input is checked here.
+
+Nodes' logprobs and tokens were checked before they got this far. It is done
+again because a NaN that slips through would destroy the weights for good.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from learner.config import TrainerTable
+from learner.training.advantage import group_advantages, length_weights
+from learner.training.batching import Sample
+from learner.training.messages import TrainGroup, TrainRollout
+from protocols.packed import unpack_floats, unpack_tokens
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The samples of an update that have something to teach, and their tokens in one line.
+
+    N is the number of their completion tokens.
+    """
+
+    samples: tuple[Sample, ...]
+    peers: tuple[str, ...]
+    """Who made each sample."""
+    behaviour_N: Floats
+    advantages_N: Floats
+    weights_N: Floats
+    """Of each token in the loss."""
+    metrics: dict[str, float]
+    """What can be said without the model."""
+
+    @property
+    def num_tokens(self) -> int:
+        """N."""
+        return len(self.behaviour_N)
+
+
+def make_batch(
+    groups: Sequence[TrainGroup], table: TrainerTable, *, vocab_size: int, max_new_tokens: int
+) -> Batch:
+    """Check, unpack and weigh ``groups``.
+
+    Raises:
+        ValueError: something in them can't be trained on; the message says what and where.
+    """
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    unpacked = [_completion(group, r, vocab_size) for group in groups for r in group.rollouts]
+    weights = length_weights(
+        [len(tokens) for tokens, _ in unpacked], table.length_norm, constant=max_new_tokens
+    )
+    samples: list[Sample] = []
+    peers: list[str] = []
+    parts: list[tuple[Floats, Floats, Floats]] = []
+    num_unequal = first = index = 0
+    for group in groups:
+        prompt = _tokens(group, group.prompt_tokens, vocab_size)
+        advantages = group_advantages(
+            [rollout.reward for rollout in group.rollouts], scale=table.scale_advantages
+        )
+        num_unequal += advantages is not None
+        for offset, rollout in enumerate(group.rollouts):
+            completion, logprobs = unpacked[index]
+            weight, index = weights[index], index + 1
+            # The KL penalty pulls on every sample; without it these have no gradient.
+            if (advantages is None and not table.kl_coefficient) or not completion:
+                continue
+            samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+            peers.append(rollout.peer_id)
+            size, advantage = len(completion), advantages[offset] if advantages else 0.0
+            first += size
+            parts.append(
+                (
+                    np.asarray(logprobs, np.float32),
+                    np.full(size, advantage, np.float32),
+                    np.full(size, weight, np.float32),
+                )
+            )
+    columns = list(zip(*parts, strict=True)) or [(np.zeros(0, np.float32),)] * 3
+    behaviour, advantage_values, weight_values = (np.concatenate(column) for column in columns)
+    return Batch(
+        samples=tuple(samples),
+        peers=tuple(peers),
+        behaviour_N=behaviour,
+        advantages_N=advantage_values,
+        weights_N=weight_values,
+        metrics={
+            "num_groups": len(groups),
+            "num_groups_unequal": num_unequal,
+            "num_rollouts": len(rollouts),
+            "num_tokens": sum(len(tokens) for tokens, _ in unpacked),
+            "num_tokens_trained": len(behaviour),
+            **_reward_metrics(rollouts),
+        },
+    )
+
+
+def _reward_metrics(rollouts: Sequence[TrainRollout]) -> dict[str, float]:
+    if not rollouts:
+        return {}
+    rewards = np.asarray([rollout.reward for rollout in rollouts], np.float64)
+    return {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "completion_truncated_share": sum(r.is_truncated for r in rollouts) / len(rollouts),
+    }
+
+
+def _completion(
+    group: TrainGroup, rollout: TrainRollout, vocab_size: int
+) -> tuple[list[int], list[float]]:
+    where = f"group {group.group_id}, a rollout of {rollout.peer_id}"
+    tokens = _tokens(group, rollout.tokens, vocab_size)
+    logprobs = unpack_floats(rollout.logprobs)
+    if len(tokens) != len(logprobs):
+        raise ValueError(f"{where}: {len(tokens)} tokens, but {len(logprobs)} logprobs")
+    if not all(map(math.isfinite, logprobs)):
+        raise ValueError(f"{where}: a behaviour logprob is not finite")
+    if not math.isfinite(rollout.reward):
+        raise ValueError(f"{where}: the reward is {rollout.reward}")
+    return tokens, logprobs
+
+
+def _tokens(group: TrainGroup, data: bytes, vocab_size: int) -> list[int]:
+    tokens = unpack_tokens(data)
+    if not group.prompt_tokens:
+        raise ValueError(f"group {group.group_id}: the prompt is empty")
+    if tokens and max(tokens) >= vocab_size:
+        raise ValueError(
+            f"group {group.group_id}: token {max(tokens)}, but the vocabulary has {vocab_size}"
+        )
+    return tokens

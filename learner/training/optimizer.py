@@ -1,0 +1,58 @@
+"""AdamW with warm-up and a limit on the gradient; a step that would do harm is not made."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from learner.config import TrainerTable
+
+
+def make_optimizer(
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]], table: TrainerTable
+) -> torch.optim.AdamW:
+    """Return AdamW for all parameters; only matrices decay."""
+    parameters = [parameter for _, parameter in named_parameters if parameter.requires_grad]
+    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+    others = [parameter for parameter in parameters if parameter.ndim < 2]
+    groups = [
+        {"params": matrices, "weight_decay": table.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=table.learning_rate,
+        betas=(table.beta1, table.beta2),
+        fused=True,
+    )
+
+
+def learning_rate(step: int, table: TrainerTable) -> float:
+    """Return the learning rate of the update that starts after ``step`` updates."""
+    return table.learning_rate * min(1.0, (step + 1) / max(1, table.warmup_steps))
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What became of a gradient."""
+
+    is_applied: bool
+    """False if the gradient has a NaN or infinity in it; then no weight was touched."""
+    grad_norm: float
+    """Before it was limited."""
+
+
+def apply_gradients(optimizer: torch.optim.Optimizer, *, lr: float, max_norm: float) -> Stepped:
+    """Make one step with the gradients that the parameters hold, and drop them."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
+    is_finite = bool(torch.isfinite(norm))
+    if is_finite:
+        if float(norm) > max_norm:
+            torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Stepped(is_finite, float(norm))

@@ -1,0 +1,117 @@
+"""The trainer's process: ``python -m learner.training.worker``, started by the learner.
+
+Whatever is slow to import is imported at the first call, once the number of
+threads is known: it can't be changed afterwards.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from echo2swarm.children.worker import serve
+from learner.config import TrainerTable
+from learner.training.messages import (
+    SaveCheckpoint,
+    SavedCheckpoint,
+    Start,
+    Started,
+    TrainerCall,
+    TrainGroup,
+    Update,
+    Updated,
+    WriteWeights,
+    WroteWeights,
+)
+
+OnProgress = Callable[[str, float, float], None]
+
+
+class TrainerPort(Protocol):
+    """What the calls need."""
+
+    step: int
+
+    def started(self) -> Started:
+        """Describe the trainer."""
+
+    def update(self, step: int, groups: Sequence[TrainGroup], on_progress: OnProgress) -> Updated:
+        """Make one optimizer step."""
+
+    def write_weights(self, folder: Path) -> list[str]:
+        """Write the present weights into the new ``folder``; return the files' names in order."""
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Write all state into the new ``folder``."""
+
+
+class TrainerWorker:
+    """Answers the learner's calls."""
+
+    def __init__(self) -> None:
+        self._trainer: TrainerPort | None = None
+
+    def handle(self, call: TrainerCall, on_progress: OnProgress) -> msgspec.Struct:
+        """Compute the answer to ``call``."""
+        if isinstance(call, Start):
+            if self._trainer is not None:
+                raise ValueError("the trainer has been started before")
+            on_progress("loading", 0, 1)
+            self._trainer = open_trainer(call)
+            return self._trainer.started()
+        trainer = self._trainer
+        if trainer is None:
+            raise ValueError(f"{type(call).__name__} before Start")
+        match call:
+            case Update():
+                return trainer.update(call.step, call.groups, on_progress)
+            case WriteWeights():
+                files = trainer.write_weights(Path(call.folder))
+                return WroteWeights(files=tuple(files), step=trainer.step)
+            case SaveCheckpoint():
+                trainer.save_checkpoint(Path(call.folder))
+                return SavedCheckpoint(step=trainer.step)
+
+
+def open_trainer(start: Start) -> TrainerPort:
+    """Load the trainer that ``start`` describes."""
+    table = msgspec.convert(start.trainer, TrainerTable)
+    set_threads(table.threads or num_threads(os.cpu_count() or 1))
+    if table.kind == "sleep":
+        from learner.training.sleep_trainer import SleepTrainer  # noqa: PLC0415 - see above
+
+        return SleepTrainer(start, table)
+    from learner.training.trainer import Trainer  # noqa: PLC0415
+
+    return Trainer(start, table)
+
+
+def num_threads(num_cores: int) -> int:
+    """Return how many threads suit the trainer on a machine that does other work too."""
+    return max(1, num_cores // 2)
+
+
+def set_threads(threads: int) -> None:
+    """Limit the threads of libraries that are yet to be imported.
+
+    Threads that wait must sleep: by default they spin, which on a machine with as many busy
+    threads as cores makes all of them many times slower.
+    """
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(threads)
+
+
+def main() -> None:
+    """Serve calls until the parent is gone."""
+    # Everything comes from folders that are there already.
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    serve(TrainerCall, TrainerWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
+
+
+if __name__ == "__main__":
+    main()
