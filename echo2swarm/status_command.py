@@ -1,5 +1,6 @@
 """``swarm status``: ask, show, and again."""
 
+import io
 import os
 import sys
 import time
@@ -146,10 +147,15 @@ def _print(seen: Sighting, *, as_json: bool) -> None:
         sys.stdout.write(msgspec.json.encode(seen.status).decode() + "\n")
         sys.stdout.flush()
         return
-    is_terminal = sys.stdout.isatty()
+    if sys.stdout.isatty():
+        console = Console()
+        console.print(status_view(seen.status, width=console.width, age_s=seen.age_s))
+        return
     columns = os.environ.get("COLUMNS", "")
-    width = None if is_terminal else int(columns) if columns.isdigit() else _PIPE_COLUMNS
-    console = Console(width=width)
-    console.print(
-        status_view(seen.status, width=console.width, age_s=seen.age_s, plain=not is_terminal)
-    )
+    width = int(columns) if columns.isdigit() else _PIPE_COLUMNS
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(status_view(seen.status, width=width, age_s=seen.age_s, plain=True))
+    # Without the blanks that fill a screen's lines: this is for grep and files.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()
