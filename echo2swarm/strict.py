@@ -1,0 +1,159 @@
+"""Tables that people wrote, as structs; every message names the key and the nearest right one."""
+
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from echo2swarm.errors import ConfigError
+from echo2swarm.nearest import suggest
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+_GOT: Final = re.compile(r", got `[^`]*`$")
+_MAX_VALUE_CHARS: Final = 80
+
+
+def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "") -> S:
+    """Return ``table`` as a ``kind``.
+
+    Args:
+        table: as read from TOML.
+        kind: a struct, which may contain structs.
+        where: name of the table, put in front of its keys.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type or out of its range.
+    """
+    _refuse_unknown(table, kind, where)
+    try:
+        struct = msgspec.convert(dict(table), kind)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(_explain(str(exc), table, kind, where)) from None
+    _refuse_infinite(table, where)
+    return struct
+
+
+def join(*names: str) -> str:
+    """Return the dotted key of a value in nested tables."""
+    return ".".join(name for name in names if name)
+
+
+def table_type(annotation: object) -> type[msgspec.Struct] | None:
+    """Return the struct that a field's annotation says it is, if it is one."""
+    while typing.get_origin(annotation) is Annotated:
+        annotation = typing.get_args(annotation)[0]
+    is_struct = isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+    return typing.cast("type[msgspec.Struct]", annotation) if is_struct else None
+
+
+def accepts(annotation: object, value: object) -> bool:
+    """Return whether a field so annotated may hold ``value``, its range aside."""
+    try:
+        msgspec.convert(value, _without_limits(annotation))
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _without_limits(annotation: Any) -> Any:  # noqa: ANN401  # types are what it is about
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _without_limits(arguments[0])
+    if origin in {typing.Union, types.UnionType}:
+        return typing.Union[tuple(_without_limits(x) for x in arguments)]  # noqa: UP007
+    return annotation
+
+
+def _refuse_unknown(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for name, value in table.items():
+        if name not in fields:
+            inside = f"in [{where}]" if where else "at the top"
+            raise ConfigError(f"{join(where, name)}: no such key {inside}{suggest(name, fields)}")
+        inner = table_type(fields[name])
+        if inner is not None and isinstance(value, Mapping):
+            _refuse_unknown(value, inner, join(where, name))
+
+
+def _refuse_infinite(value: object, where: str) -> None:
+    """TOML has nan and inf; no setting of ours does."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: expected a finite number, got {value}")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _refuse_infinite(inner, join(where, name))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _refuse_infinite(inner, where)
+
+
+def _explain(message: str, table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> str:
+    """Turn msgspec's message into one with the key in front and the value at the end."""
+    found = _AT.match(message)
+    if found is None:  # pragma: no cover  # the pattern matches everything
+        return message
+    what, path = found["what"], found["path"] or ""
+    if what.startswith("Object missing required field"):
+        name = what.split("`")[1]
+        return f"{join(where, path.lstrip('.'), name)}: must be set"
+    value, is_known = _value_at(table, path)
+    key = join(where, path.lstrip("."))
+    if what.startswith("Invalid enum value"):
+        choices = list(choices_of(_annotation_at(kind, path)))
+        what = f"expected one of {_shown(choices)[1:-1]}" if choices else "not a possible value"
+    what = _GOT.sub("", what)
+    got = f", got {_shown(value)}" if is_known else ""
+    return f"{key}: {what[:1].lower()}{what[1:]}{got}"
+
+
+def _annotation_at(kind: type[msgspec.Struct], path: str) -> object:
+    """Return the type of the field at ``path``, as far as it leads through structs."""
+    annotation: object = kind
+    for name, _ in _STEP.findall(path):
+        struct = table_type(annotation)
+        fields = {f.name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
+        if name not in fields:
+            return annotation
+        annotation = fields[name]
+    return annotation
+
+
+def _value_at(table: object, path: str) -> tuple[object, bool]:
+    value: Any = table
+    for name, index in _STEP.findall(path):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None, False
+    return value, True
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, Mapping):
+        text = "a table"
+    elif isinstance(value, Sequence):
+        text = f"[{', '.join(map(_shown, value))}]"
+    else:
+        text = str(value)
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
+
+
+def choices_of(annotation: object) -> Iterable[object]:
+    """Return the values of a ``Literal``, alone or in a union; nothing for other types."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return typing.get_args(annotation)
+    if origin in {typing.Union, types.UnionType, Annotated}:
+        return [x for inner in typing.get_args(annotation) for x in choices_of(inner)]
+    return ()

@@ -1,0 +1,88 @@
+"""Prompts as tokens, and tokens as rewards: the work of the scorer process, without its wire."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from learner.scoring.messages import Completion, Prompt, Prompts, Reward, Scores, TaskOpened
+from learner.scoring.time_limit import call_within
+from learner.scoring.tokenization import ModelTokenizer
+from learner.tasks.base import Task
+from learner.tasks.registry import open_task
+from protocols.packed import pack_tokens, unpack_tokens
+
+MAX_TEXT_CHARS: Final = 2000
+_MAX_ERROR_CHARS: Final = 500
+
+OnScored = Callable[[int], None]
+"""Called with how many completions are done."""
+
+
+class TaskScorer:
+    """One task with the tokenizer of one model."""
+
+    def __init__(self, task: Task, tokenizer: ModelTokenizer, *, score_limit_s: float) -> None:
+        self._task = task
+        self._tokenizer = tokenizer
+        self._score_limit_s = score_limit_s
+
+    @classmethod
+    def open(cls, table: dict[str, Any], model_dir: str, *, seed: int) -> "TaskScorer":
+        """Make the task of a ``[task]`` table ready.
+
+        Raises:
+            ConfigError: the table, its data or the model's folder does not fit.
+        """
+        tokenizer = ModelTokenizer(Path(model_dir))
+        task, options = open_task(table, seed=seed)
+        scorer = cls(task, tokenizer, score_limit_s=options.score_limit_s)
+        scorer.draw(0, 1)  # what is wrong with prompts shows now, not at the first step
+        return scorer
+
+    def describe(self) -> TaskOpened:
+        """Return what the learner needs to know of the task."""
+        eos = self._tokenizer.eos_token_ids
+        return TaskOpened(
+            description=self._task.description,
+            num_prompts=self._task.num_prompts,
+            vocab_size=self._tokenizer.vocab_size,
+            eos_token_id=eos[0] if eos else None,
+            stop_token_ids=self._tokenizer.stop_token_ids(self._task.stop),
+        )
+
+    def draw(self, start: int, count: int) -> Prompts:
+        """Return ``count`` prompts from number ``start`` on."""
+        return Prompts(tuple(self._prompt(index) for index in range(start, start + count)))
+
+    def score(self, completions: Sequence[Completion], on_scored: OnScored) -> Scores:
+        """Return the rewards of ``completions``, in their order."""
+        rewards = []
+        for num_done, completion in enumerate(completions, start=1):
+            rewards.append(self._score(completion))
+            on_scored(num_done)
+        return Scores(tuple(rewards))
+
+    def _prompt(self, index: int) -> Prompt:
+        tokens, text = self._tokenizer.encode(self._task.prompt(index))
+        return Prompt(index, pack_tokens(tokens), text)
+
+    def _score(self, completion: Completion) -> Reward:
+        text = ""
+        # Foreign code, on input from strangers: whatever goes wrong concerns this completion only.
+        # SystemExit too, or a verifier's sys.exit() would end the process.
+        try:
+            text = self._cut(self._tokenizer.decode(unpack_tokens(completion.tokens)))
+            value = call_within(
+                self._score_limit_s, lambda: float(self._task.score(completion.index, text))
+            )
+        except (Exception, SystemExit) as exc:
+            error = f"{type(exc).__name__}: {exc}"[:_MAX_ERROR_CHARS]
+            return Reward(None, text[:MAX_TEXT_CHARS], error)
+        if not math.isfinite(value):
+            return Reward(None, text[:MAX_TEXT_CHARS], f"the verifier returned {value}")
+        return Reward(value, text[:MAX_TEXT_CHARS])
+
+    def _cut(self, text: str) -> str:
+        ends = [at for stop in self._task.stop if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text

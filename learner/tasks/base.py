@@ -1,0 +1,109 @@
+"""The port that every task has, and what tasks have in common."""
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Protocol
+
+import msgspec
+
+from learner.config import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+PromptText = str | tuple[Turn, ...]
+"""Plain text, or a chat that is rendered with the model's own template."""
+
+
+class Task(Protocol):
+    """Prompts without end, numbered from 0, and a verifier.
+
+    The same seed and index always give the same prompt, also in another process: a scorer
+    that died is started again, and scores completions of prompts that it never drew.
+    """
+
+    @property
+    def description(self) -> str:
+        """What the task is, in one line for people."""
+        ...
+
+    @property
+    def num_prompts(self) -> int | None:
+        """How many different prompts there are; None where new ones are made without end."""
+        ...
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts at which a completion ends; what follows, and they themselves, are not scored."""
+        ...
+
+    def prompt(self, index: int) -> PromptText:
+        """Return prompt number ``index`` of the run."""
+        ...
+
+    def score(self, index: int, completion: str) -> float:
+        """Return the reward of ``completion``, which answers prompt ``index``; finite.
+
+        What it raises is recorded, and that completion alone is left out.
+        """
+        ...
+
+
+class TaskOptions(Table, frozen=True, kw_only=True):
+    """What every ``[task]`` table may contain."""
+
+    kind: str
+    """Which task: "arithmetic", "sort_digits", "reasoning_gym", "jsonl", "function", or one that
+    an installed package brings."""
+    score_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
+    """A completion that takes longer to score is left out, and counted."""
+
+    path_keys: ClassVar[tuple[str, ...]] = ()
+    """Options that are paths; where relative, they start from the configuration's folder."""
+
+
+class TaskKind(Protocol):
+    """What a module, or any object, must have to be a kind of task."""
+
+    Options: type[TaskOptions]
+
+    def open_task(self, options: Any, *, seed: int) -> Task:  # noqa: ANN401  # of its own kind
+        """Make the task ready.
+
+        Raises:
+            ConfigError: an option does not fit the data; the message names both.
+        """
+        ...
+
+
+class EpochOrder:
+    """Goes through ``num_items`` items again and again, each time in another order."""
+
+    def __init__(self, num_items: int, *, seed: int) -> None:
+        self._num_items = num_items
+        # Two epochs, since prompts of the one are scored while the next begins.
+        self._order = lru_cache(maxsize=2)(lambda epoch: _shuffled(num_items, seed, epoch))
+
+    def __getitem__(self, index: int) -> int:
+        """Return the item that is number ``index`` of the run."""
+        epoch, place = divmod(index, self._num_items)
+        return self._order(epoch)[place]
+
+
+def _shuffled(num_items: int, seed: int, epoch: int) -> list[int]:
+    order = list(range(num_items))
+    # Seeded with text, so that neighbouring seeds and epochs have nothing in common.
+    random.Random(f"epoch {epoch} of seed {seed}").shuffle(order)  # noqa: S311
+    return order
+
+
+def seed_of(*parts: object) -> int:
+    """Return a number below 2**31 that is as good as random, and the same for the same parts."""
+    return random.Random(" ".join(map(str, parts))).randrange(2**31)  # noqa: S311

@@ -1,0 +1,43 @@
+"""Whether two answers are the same mathematics: math-verify, without its clock.
+
+The library limits its time with SIGALRM, once for each step. The scorer has one
+such limit around all of a completion already, so those of the library are off.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from echo2swarm.errors import ConfigError
+
+
+def math_verifier() -> Callable[[str, str], bool]:
+    """Return a function of the right answer and a completion: whether they agree.
+
+    It raises :class:`ValueError` where the right answer itself can't be read.
+    """
+    try:
+        # Half a second to import, and not installed everywhere.
+        from math_verify import parse, verify  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError(
+            'task.score = "math" needs a package: pip install "echo2swarm[learner]"'
+        ) from None
+    # It would warn that its own limit is off.
+    for name in ("math_verify.parser", "math_verify.grader"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+    @lru_cache(maxsize=1024)
+    def parsed(answer: str) -> list[Any]:
+        # Data sets hold both `\\frac12` and `$\\frac12$`; only the second is taken for LaTeX.
+        for text in (answer, f"${answer}$"):
+            if found := parse(text, parsing_timeout=None):
+                return list(found)
+        raise ValueError(f"can't read the right answer {answer!r} as mathematics")
+
+    def agree(answer: str, completion: str) -> bool:
+        written = parse(completion, parsing_timeout=None)
+        return bool(verify(parsed(answer), written, timeout_seconds=None))
+
+    return agree

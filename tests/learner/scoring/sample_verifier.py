@@ -1,0 +1,46 @@
+"""A verifier that does what the completion says, good and bad."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+
+def make_prompt(index: int, seed: int) -> dict[str, Any]:
+    return {"prompt": f"{seed}/{index}", "wanted": index}
+
+
+def score(completion: str, item: Mapping[str, Any]) -> float:
+    match completion:
+        case "raise":
+            raise ValueError("no such answer")
+        case "exit":
+            sys.exit(3)
+        case "nan":
+            return float("nan")
+        case "infinite":
+            return float("inf")
+        case "text":
+            return "much"  # type: ignore[return-value]
+        case "slow":
+            time.sleep(60)
+        case "stubborn":
+            with contextlib.suppress(BaseException):
+                time.sleep(60)
+            time.sleep(60)
+        case "die":
+            os._exit(9)
+        case "hang":
+            # As a long computation inside a C library: no signal gets through.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+            time.sleep(60)
+        case "torch":
+            return float("torch" in sys.modules)
+        case "pid":
+            return float(os.getpid())
+        case _:
+            pass
+    return float(completion == str(item["wanted"]))

@@ -1,0 +1,121 @@
+"""Prompts and rewards, in this process."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from echo2swarm.errors import ConfigError
+from learner.scoring.messages import Completion, Reward
+from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
+from learner.scoring.tokenization import ModelTokenizer
+from protocols.packed import pack_tokens, unpack_tokens
+from tests.learner.scoring.byte_model import make_byte_model
+
+FUNCTION: dict[str, Any] = {
+    "kind": "function",
+    "score": "tests.learner.scoring.sample_verifier:score",
+    "make_prompt": "tests.learner.scoring.sample_verifier:make_prompt",
+    "stop": [";"],
+    "score_limit_s": 0.2,
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_byte_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def scorer(model: Path) -> TaskScorer:
+    return TaskScorer.open(FUNCTION, str(model), seed=5)
+
+
+class ScoreTexts(Protocol):
+    def __call__(self, *texts: str, index: int = 0) -> tuple[Reward, ...]: ...
+
+
+@pytest.fixture
+def score(scorer: TaskScorer, model: Path) -> ScoreTexts:
+    tokenizer = ModelTokenizer(model)
+
+    def of(*texts: str, index: int = 0) -> tuple[Reward, ...]:
+        completions = [Completion(index, pack_tokens(tokenizer.encode(t)[0])) for t in texts]
+        return scorer.score(completions, lambda _: None).rewards
+
+    return of
+
+
+def test_prompts_are_numbered_packed_and_shown(scorer: TaskScorer, model: Path) -> None:
+    first, second = scorer.draw(3, 2).prompts
+
+    assert (first.index, second.index) == (3, 4)
+    assert first.text == "5/3"
+    assert ModelTokenizer(model).decode(unpack_tokens(first.tokens)) == "5/3"
+
+
+def test_the_task_is_described(scorer: TaskScorer) -> None:
+    opened = scorer.describe()
+
+    assert opened.num_prompts is None
+    assert opened.vocab_size == 320
+    assert opened.eos_token_id == 256
+    assert len(opened.stop_token_ids) == 2
+
+
+def test_a_completion_is_scored_against_its_own_prompt_up_to_the_stop_text(
+    score: ScoreTexts,
+) -> None:
+    (reward,) = score("17; and more", index=17)
+
+    assert reward == Reward(1.0, "17")
+    assert score("17", index=18)[0].reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "error"),
+    [
+        ("raise", "ValueError: no such answer"),
+        ("exit", "SystemExit: 3"),
+        ("nan", "the verifier returned nan"),
+        ("infinite", "the verifier returned inf"),
+        ("text", "ValueError: could not convert"),
+        ("slow", "TimeoutError: took longer than 0.2 s"),
+        ("stubborn", "TimeoutError: took longer than 0.2 s"),
+    ],
+)
+def test_a_verifier_that_fails_costs_only_that_completion(
+    score: ScoreTexts, completion: str, error: str
+) -> None:
+    before, failed, after = score("0", completion, "0")
+
+    assert before.reward == after.reward == 1.0
+    assert failed.reward is None
+    assert failed.error.startswith(error)
+    assert failed.text == completion
+
+
+def test_tokens_that_are_not_whole_cost_only_that_completion(scorer: TaskScorer) -> None:
+    (reward,) = scorer.score([Completion(0, b"\0\0\0")], lambda _: None).rewards
+
+    assert reward.reward is None
+    assert "4-byte" in reward.error
+
+
+def test_the_text_kept_for_the_log_is_short(score: ScoreTexts) -> None:
+    (reward,) = score("x" * 10_000)
+
+    assert len(reward.text) == MAX_TEXT_CHARS
+
+
+def test_progress_is_told_after_each_completion(scorer: TaskScorer) -> None:
+    seen: list[int] = []
+
+    scorer.score([Completion(0, b"")] * 3, seen.append)
+
+    assert seen == [1, 2, 3]
+
+
+def test_a_task_whose_prompts_can_not_be_made_is_refused_when_it_is_opened(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r'no field "prumpt" \(task\.prompt_field\)'):
+        TaskScorer.open(FUNCTION | {"prompt_field": "prumpt"}, str(model), seed=0)
