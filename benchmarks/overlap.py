@@ -105,10 +105,7 @@ async def run_once(folder: Path, load: Load, max_staleness: int) -> Measured:
         with trio.move_on_after(_TIMEOUT_S):
             await swarm.learner.wait()
         if swarm.learner.exit_status != 0:
-            raise SwarmError(
-                f"the learner did not finish (status {swarm.learner.exit_status}); the end of "
-                f"its log: {' / '.join(swarm.learner.log_tail(5))}"
-            )
+            raise SwarmError(swarm.learner.obituary())
         record = read_run(swarm.run_dir)
     share = busy_share(record.steps)
     if share is None or len(record.steps) < load.num_steps:

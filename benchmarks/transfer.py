@@ -34,6 +34,4 @@ from protocols.sampling import SamplingParams
 
 RUN: Final = RunId("transfer")
 LIMIT_S: Final = 600.0
-RULES: Final = PolicyRules(
-    sampling=SamplingParams(1.0, 16, (0,)), max_staleness=0, publish_every=1
-)
+RULES: Final = PolicyRules(sampling=SamplingParams(1.0, 16, (0,)), max_staleness=0, publish_every=1)

@@ -136,7 +136,7 @@ async def _prepare(swarm: LocalSwarm, model: str, teller: Teller) -> None:
                 break
             await trio.sleep(_LOOK_S)
     if process.exit_status != 0:
-        raise SwarmError(f"could not prepare the model {model!r}; see {process.log_path}")
+        raise SwarmError(f"could not prepare the model {model!r}: {process.obituary()}")
 
 
 async def _start_node(swarm: LocalSwarm, name: str, ticket: str) -> SwarmProcess:
@@ -173,10 +173,7 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
             raise SwarmError(f"no step in {format_seconds(_SILENCE_S)}; logs: {swarm.log_dir}")
         await trio.sleep(_LOOK_S)
     if swarm.learner.exit_status != 0:
-        raise SwarmError(
-            f"the learner ended with status {swarm.learner.exit_status}; its log: "
-            f"{swarm.learner.log_path}"
-        )
+        raise SwarmError(swarm.learner.obituary())
     with trio.move_on_after(_NODES_LEAVE_S):
         for process in swarm.processes:
             await process.wait()

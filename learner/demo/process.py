@@ -15,6 +15,8 @@ from typing import Final
 
 import trio
 
+from echo2swarm.humane import printable
+
 TAG_VARIABLE: Final = "ECHO2_STARTED_BY"
 """Set for every process of a swarm, inherited by their children: how they are found again."""
 
@@ -59,6 +61,14 @@ class SwarmProcess:
     def log_tail(self, num_lines: int = 20) -> list[str]:
         """Return the last lines of its log."""
         return tail(self.log_path, num_lines)
+
+    def obituary(self) -> str:
+        """Say how it ended, with its last words and where the others are."""
+        words = next((line for line in reversed(self.log_tail()) if line.strip()), "nothing")
+        return (
+            f"{self.name} ended with status {self.exit_status} (its last line: "
+            f"{printable(words, max_chars=300)}; its log: {self.log_path})"
+        )
 
     def _signal(self, number: signal.Signals) -> None:
         if self.is_running:

@@ -176,10 +176,7 @@ class LocalSwarm:
             if (found := look()) is not None:
                 return found
             if has_ended:
-                raise SwarmError(
-                    f"the learner ended with status {self.learner.exit_status} while we waited "
-                    f"for {what}; its log: {self.learner.log_path}"
-                )
+                raise SwarmError(f"{self.learner.obituary()}, while we waited for {what}")
             if trio.current_time() >= deadline:
                 raise SwarmError(f"waited {timeout_s:g} s in vain for {what}; logs: {self.log_dir}")
             await trio.sleep(_POLL_S)
