@@ -1,0 +1,156 @@
+"""The scorer as a real process, with verifiers that raise, hang and bring it down."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from echo2swarm.errors import ChildError, ConfigError
+from learner.scoring.client import MAX_BATCH, ScorerLimits, open_scorer
+from learner.scoring.messages import Completion
+from protocols.packed import pack_tokens
+from tests.learner.scoring.byte_model import make_byte_model
+from tests.learner.scoring.test_scorer import FUNCTION
+
+pytestmark = pytest.mark.processes
+
+QUICK = ScorerLimits(score_s=0.2, grace_s=2.0, reopen_waits_s=(0.0,))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_byte_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def log_path(tmp_path: Path) -> Path:
+    return tmp_path / "scorer.log"
+
+
+def completions(*texts: str) -> list[Completion]:
+    """Of prompt 0, which wants "0"."""
+    return [Completion(0, pack_tokens([BYTES.index(c) for c in text])) for text in texts]
+
+
+# Tokens are the printable bytes in the tokenizer's order: "!" is the first.
+BYTES = "".join(map(chr, range(33, 127)))
+
+
+async def test_prompts_and_rewards_come_from_another_process(model: Path, log_path: Path) -> None:
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path) as scorer:
+        prompts = await scorer.draw(3, 2)
+        rewards = await scorer.score(completions("0", "1", "pid", "torch"))
+
+    assert scorer.opened.num_prompts is None
+    assert [prompt.text for prompt in prompts] == ["5/3", "5/4"]
+    assert [reward.reward for reward in rewards[:2]] == [1.0, 0.0]
+    assert rewards[2].reward not in {None, os.getpid()}
+    assert rewards[3].reward == 0.0, "the scorer imported torch"
+
+
+@pytest.mark.parametrize(("culprit", "error"), [("die", "status 9"), ("hang", "no sign of life")])
+async def test_a_completion_that_brings_the_process_down_costs_only_its_own_reward(
+    model: Path, log_path: Path, culprit: str, error: str
+) -> None:
+    texts = ["0", "1", culprit, "raise", "0"]
+
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+        rewards = await scorer.score(completions(*texts))
+
+    assert [reward.reward for reward in rewards] == [1.0, 0.0, None, None, 1.0]
+    assert error in rewards[2].error
+    assert "no such answer" in rewards[3].error
+
+
+async def test_a_process_that_was_killed_is_replaced_and_nothing_is_lost(
+    model: Path, log_path: Path
+) -> None:
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+        before = await scorer.draw(0, 2)
+        (first,) = await scorer.score(completions("pid"))
+        assert first.reward is not None
+        os.kill(int(first.reward), signal.SIGKILL)
+
+        after = await scorer.draw(0, 2)
+        second, right = await scorer.score(completions("pid", "0"))
+
+    assert after == before
+    assert second.reward != first.reward
+    assert right.reward == 1.0
+
+
+async def test_many_completions_are_scored_in_order(model: Path, log_path: Path) -> None:
+    texts = [str(i % 3) for i in range(2 * MAX_BATCH + 5)]
+
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path) as scorer:
+        rewards = await scorer.score(completions(*texts))
+
+    assert [reward.text for reward in rewards] == texts
+    assert [reward.reward for reward in rewards] == [float(text == "0") for text in texts]
+
+
+async def test_several_tasks_share_the_scorer(model: Path, log_path: Path) -> None:
+    results: dict[int, list[float | None]] = {}
+
+    async def score(i: int) -> None:
+        rewards = await scorer.score(completions("0", str(i)))
+        results[i] = [reward.reward for reward in rewards]
+
+    async with (
+        open_scorer(FUNCTION, model, seed=5, log_path=log_path) as scorer,
+        trio.open_nursery() as nursery,
+    ):
+        for i in range(1, 6):
+            nursery.start_soon(score, i)
+
+    assert results == {i: [1.0, 0.0] for i in range(1, 6)}
+
+
+async def test_a_cancelled_caller_does_not_disturb_the_next(model: Path, log_path: Path) -> None:
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path) as scorer:
+        with trio.move_on_after(0.01):
+            await scorer.score(completions("slow"))
+
+        assert [r.reward for r in await scorer.score(completions("0"))] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"kind": "arithmetik"}, r'^task\.kind: no "arithmetik"; did you mean "arithmetic"\?$'),
+        ({"kind": "jsonl", "path": "/nowhere"}, r"^task\.path: can't read /nowhere: "),
+    ],
+)
+async def test_a_task_that_does_not_fit_is_a_config_error_with_its_own_message(
+    model: Path, log_path: Path, task: Mapping[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        async with open_scorer(task, model, seed=5, log_path=log_path):
+            pytest.fail("it opened")
+
+
+async def test_a_scorer_that_can_not_be_started_anew_ends_the_context(
+    tmp_path: Path, log_path: Path
+) -> None:
+    model = make_byte_model(tmp_path / "model")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ChildError, match=r"no tokenizer\.json")):
+        async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+            (model / "tokenizer.json").unlink()
+            await scorer.score(completions("die"))
+
+
+async def test_no_process_and_no_task_is_left_behind(model: Path, log_path: Path) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path) as scorer:
+        (reward,) = await scorer.score(completions("pid"))
+
+    assert reward.reward is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(reward.reward), 0)
+    assert trio.lowlevel.current_statistics().tasks_living == before
