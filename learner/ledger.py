@@ -60,6 +60,18 @@ class Ledger:
         self._connection = connection
         self._path = path
         self._one_writer = trio.CapacityLimiter(1)
+        self._failure: StoreError | None = None
+        self._failed = trio.Event()
+
+    async def watch(self) -> None:
+        """Wait until the ledger fails for good, wherever that was noticed.
+
+        Raises:
+            StoreError: the failure; what is not on record must not go on.
+        """
+        await self._failed.wait()
+        assert self._failure is not None  # noqa: S101 - set before the event
+        raise self._failure
 
     async def granted(self, lease: Lease, record: LeaseRecord, *, now_unix_s: float) -> None:
         """Record a lease and, the first time, its prompts."""
@@ -237,9 +249,11 @@ class Ledger:
         while True:
             try:
                 result = await trio.to_thread.run_sync(transaction, limiter=self._one_writer)
-            except sqlite3.OperationalError as exc:
-                if exc.sqlite_errorcode not in _PAUSING_ERRORS:
-                    raise StoreError(f"can't write the ledger {self._path}: {exc}") from exc
+            except sqlite3.Error as exc:
+                if getattr(exc, "sqlite_errorcode", None) not in _PAUSING_ERRORS:
+                    self._failure = StoreError(f"can't write the ledger {self._path}: {exc}")
+                    self._failed.set()
+                    raise self._failure from exc
                 if not is_pausing:
                     log.error(
                         "ledger.paused",

@@ -50,6 +50,10 @@ class Published:
 class Publisher(Protocol):
     """Makes weights a version that nodes can fetch, and tells them."""
 
-    async def publish(self, version: PolicyVersion, snapshot: Path) -> Published:
-        """Publish the safetensors files in ``snapshot``, which is not needed afterwards."""
+    async def prepare(self, version: PolicyVersion, snapshot: Path) -> Published:
+        """Hash and sign the safetensors files in ``snapshot``, which may then be deleted."""
+        ...
+
+    async def announce(self, version: PolicyVersion) -> None:
+        """Tell everybody of the version prepared last; waits for nobody to fetch it."""
         ...

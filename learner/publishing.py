@@ -6,6 +6,7 @@ time and in order; a publication that takes longer than an update holds the trai
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,11 @@ class Publishing:
     async def run(self) -> None:
         """Publish what is handed on, in order."""
         async for done in self._todo:
+            trained_unix_s = done.metrics["unix_s"]
             if done.snapshot is not None:
-                started_s = trio.current_time()
                 await self.publish(done.step, done.snapshot)
-                done.metrics["publish_s"] = trio.current_time() - started_s
+                done.metrics["unix_s"] = time.time()
+                done.metrics["publish_s"] = done.metrics["unix_s"] - trained_unix_s
             self._write(done.metrics)
             self._num_open -= 1
             self._bell.ring()
@@ -69,17 +71,20 @@ class Publishing:
 
     async def publish(self, step: int, snapshot: Path) -> None:
         """Publish the weights after ``step`` updates; from then on work is leased for them."""
-        published = await self._publisher.publish(PolicyVersion(step), snapshot)
-        self._nodes.published(step, trio.current_time())
-        await trio.to_thread.run_sync(lambda: shutil.rmtree(snapshot, ignore_errors=True))
+        version = PolicyVersion(step)
+        self._nodes.published(version, trio.current_time())
+        published = await self._publisher.prepare(version, snapshot)
+        # Before anybody can have it, or a node that is quick would be taken for a liar.
+        self._dispatcher.version_published(version)
+        await self._publisher.announce(version)
+        self._bell.ring()
         await self._ledger.published(
-            step,
+            version,
             weights_sha256=published.weights_sha256,
             size_bytes=published.size_bytes,
             now_unix_s=time.time(),
         )
-        self._dispatcher.version_published(PolicyVersion(step))
-        self._bell.ring()
+        await trio.to_thread.run_sync(partial(shutil.rmtree, snapshot, ignore_errors=True))
 
     def _write(self, record: dict[str, Any]) -> None:
         try:

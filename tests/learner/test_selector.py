@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from learner.selector import Limits, Offer, select
 from protocols.ids import PeerId
 
-
 NO_LIMITS = Limits()
 
 

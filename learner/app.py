@@ -1,0 +1,311 @@
+"""Composition root of ``echo2-learner serve``: opens everything, in this order, and closes it.
+
+    run directory and its event log
+      model folder (prepared in a process of its own)
+      identity (locked: one process per run)
+        network, so that a port in use is told before a model is loaded
+          scorer process, ledger, weights library, trainer process
+            the learner at work, until done or interrupted
+
+If the trainer dies, all of it is closed and opened again from the last checkpoint, as
+``--resume`` would: what was learned since then is lost either way.
+"""
+
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+import trio
+
+from echo2swarm.errors import ConfigError, SwarmError
+from echo2swarm.identity import Identity, hold_identity
+from echo2swarm.jsonlines import JsonLines
+from echo2swarm.network.base import Network
+from echo2swarm.network.discovery import Discovery
+from echo2swarm.telemetry import events_to
+from echo2swarm.weights.announce import ManifestAnnouncer
+from echo2swarm.weights.library import open_library
+from echo2swarm.weights.publish import PolicyRules
+from echo2swarm.weights.serve import ChunkServer
+from echo2swarm.weights.traffic import Traffic
+from learner.announcing import relay_manifests, sealed_advert, write_ticket
+from learner.checkpoints import Checkpoints
+from learner.config import LearnerConfig
+from learner.ledger import Ledger, open_ledger
+from learner.ledger_resume import LeftOver
+from learner.model_folder import prepare_model
+from learner.publisher import SwarmPublisher
+from learner.run_dir import RunDir, write_atomically
+from learner.runtime import Learner, Parts
+from learner.scoring.client import open_scorer
+from learner.trainer_client import TrainerLostError, open_trainer
+from learner.training.messages import Start
+from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
+
+MAX_RESTARTS: Final = 3
+"""Of the trainer, without an update in between that reached a checkpoint."""
+
+log = structlog.get_logger()
+
+SayTicket = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What ``serve`` was asked to do."""
+
+    config: LearnerConfig
+    run_dir: RunDir
+    resume: bool
+    say_ticket: SayTicket
+
+
+async def serve(serving: Serving) -> None:
+    """Run the learner until all steps are done.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; after the first Ctrl-C, with a checkpoint.
+        SwarmError: something of this machine does not work; the message says what.
+    """
+    _check(serving.config)
+    run_dir = serving.run_dir
+    with events_to(run_dir.events):
+        log.info("run.started", run_id=run_dir.run_id, folder=str(run_dir.folder))
+        await trio.to_thread.run_sync(run_dir.clean)
+        model_dir = await prepare_model(serving.config.model.path)
+        with hold_identity(run_dir.identity) as identity:
+            await _serve_until_done(serving, model_dir, identity)
+
+
+async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identity) -> None:
+    resume, num_restarts, last_step = serving.resume, 0, -1
+    while True:
+        try:
+            with _one_error_at_a_time():
+                await _serve_once(serving, model_dir, identity, resume=resume)
+        except TrainerLostError as exc:
+            checkpoint = serving.run_dir.newest_checkpoint()
+            step = checkpoint.step if checkpoint else 0
+            num_restarts = num_restarts + 1 if step == last_step else 1
+            if num_restarts > MAX_RESTARTS:
+                raise
+            last_step, resume = step, True
+            log.error("trainer.lost", error=str(exc), next=f"going back to step {step}")
+        else:
+            return
+
+
+async def _serve_once(
+    serving: Serving, model_dir: Path, identity: Identity, *, resume: bool
+) -> None:
+    config, run_dir = serving.config, serving.run_dir
+    async with AsyncExitStack() as stack:
+        network = await stack.enter_async_context(_open_network(config, identity))
+        scorer = await stack.enter_async_context(
+            open_scorer(
+                config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
+            )
+        )
+        stop_tokens = scorer.opened.stop_token_ids
+        if len(stop_tokens) > MAX_STOP_TOKENS:
+            raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
+        checkpoint = run_dir.newest_checkpoint() if resume else None
+        trainer = await stack.enter_async_context(
+            open_trainer(
+                Start(
+                    model_dir=str(model_dir),
+                    trainer=msgspec.to_builtins(config.trainer),
+                    seed=config.run.seed,
+                    temperature=config.rollouts.temperature,
+                    checkpoint_dir=str(checkpoint.trainer) if checkpoint else None,
+                    max_new_tokens=config.rollouts.max_new_tokens,
+                ),
+                log_path=run_dir.logs / "trainer.log",
+            )
+        )
+        ledger = await stack.enter_async_context(
+            open_ledger(
+                run_dir.ledger,
+                run_id=run_dir.run_id,
+                max_staleness=config.rollouts.max_staleness,
+            )
+        )
+        step = trainer.started.step
+        left_over = await _go_back(serving, ledger, step, resume=resume)
+        library = await stack.enter_async_context(
+            open_library(run_dir.weights, run=run_dir.run_id, learner_key=identity.key.public_key())
+        )
+        sampling = SamplingParams(
+            temperature=config.rollouts.temperature,
+            max_new_tokens=config.rollouts.max_new_tokens,
+            stop_token_ids=stop_tokens,
+        )
+        announcer = ManifestAnnouncer(network, run_dir.run_id)
+        traffic = Traffic()
+        ChunkServer(network, library.store, traffic)
+        learner = Learner(
+            Parts(
+                config=config,
+                run_id=run_dir.run_id,
+                network=network,
+                traffic=traffic,
+                trainer=trainer,
+                scorer=scorer,
+                publisher=SwarmPublisher(
+                    library,
+                    announcer,
+                    assets=model_dir,
+                    rules=PolicyRules(
+                        sampling=sampling,
+                        max_staleness=config.rollouts.max_staleness,
+                        publish_every=config.rollouts.publish_every,
+                    ),
+                    key=identity.key,
+                ),
+                ledger=ledger,
+                metrics=stack.enter_context(JsonLines(run_dir.metrics)),
+                save_checkpoint=Checkpoints(
+                    run_dir, trainer, ledger, keep=config.checkpoint.keep
+                ).save,
+                sampling=sampling,
+                vocab_size=trainer.started.vocab_size,
+                step=step,
+                left_over=left_over,
+                snapshots=run_dir.snapshots,
+                status_file=run_dir.status,
+            ),
+            rng=random.Random(),  # noqa: S311 - makes lease ids differ, no secret
+        )
+        await _work(serving, learner, announcer, network, identity)
+
+
+async def _work(
+    serving: Serving,
+    learner: Learner,
+    announcer: ManifestAnnouncer,
+    network: Network,
+    identity: Identity,
+) -> None:
+    """Let the learner run beside what keeps it findable, until done or interrupted."""
+    run_id = serving.run_dir.run_id
+    discovery = Discovery(
+        network,
+        run=run_id,
+        learner=identity.peer,
+        boot=serving.config.swarm.bootstrap,
+        sealed_advert=partial(sealed_advert, network, identity, run_id=run_id),
+        rng=random.Random(),  # noqa: S311 - jitter
+        unix_now_s=time.time,
+        book_path=serving.run_dir.folder / "peers.json",
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch_signals, learner)
+        nursery.start_soon(announcer.run)
+        nursery.start_soon(partial(relay_manifests, network, identity, run_id=run_id))
+        nursery.start_soon(discovery.run)
+
+        is_done = await learner.run(on_started=lambda: _tell_ticket(serving, network, identity))
+        nursery.cancel_scope.cancel()
+    if not is_done:
+        raise KeyboardInterrupt
+
+
+async def _go_back(serving: Serving, ledger: Ledger, step: int, *, resume: bool) -> LeftOver:
+    """Bring ledger and weights to the step that the trainer starts from."""
+    if not resume:
+        return LeftOver(groups=(), next_group=0, num_rollouts_undone=0)
+    left_over = await ledger.resume(
+        step,
+        max_staleness=serving.config.rollouts.max_staleness,
+        now_unix_s=time.time(),
+    )
+    await trio.to_thread.run_sync(serving.run_dir.forget_versions_after, step)
+    log.info(
+        "run.resumed",
+        step=step,
+        num_groups_kept=len(left_over.groups),
+        num_rollouts_kept=sum(len(group.rollouts) for group in left_over.groups),
+        num_rollouts_undone=left_over.num_rollouts_undone,
+    )
+    return left_over
+
+
+def _tell_ticket(serving: Serving, network: Network, identity: Identity) -> None:
+    line = write_ticket(
+        network,
+        identity,
+        run_id=serving.run_dir.run_id,
+        valid_h=serving.config.swarm.ticket_valid_h,
+    )
+    write_atomically(serving.run_dir.ticket, f"{line}\n".encode())
+    serving.say_ticket(line)
+
+
+async def _watch_signals(learner: Learner) -> None:
+    """First Ctrl-C: finish the update, save, stop. Second: stop at once."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        num_received = 0
+        async for _ in signals:
+            num_received += 1
+            if num_received > 1:
+                raise KeyboardInterrupt
+            learner.stop()
+
+
+@asynccontextmanager
+async def _open_network(config: LearnerConfig, identity: Identity) -> AsyncIterator[Network]:
+    # Imported here: the library takes a second, which no other command should wait for.
+    from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
+
+    async with open_network(
+        identity, config.swarm.listen, advertise=config.swarm.advertise
+    ) as network:
+        yield network
+
+
+def _check(config: LearnerConfig) -> None:
+    table = config.rollouts
+    if table.publish_every > table.max_staleness + 1:
+        raise ConfigError(
+            f"rollouts.publish_every = {table.publish_every} with rollouts.max_staleness = "
+            f"{table.max_staleness}: no rollout would be fresh before the next version; publish "
+            f"at least every {table.max_staleness + 1} steps"
+        )
+
+
+@contextmanager
+def _one_error_at_a_time() -> Iterator[None]:
+    """Raise, of several errors that came together, the one that says most."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        errors = sorted(_leaves(group), key=_importance)
+        raise errors[0] from (None if len(errors) == 1 else group)
+
+
+def _leaves(exc: BaseException) -> list[BaseException]:
+    if isinstance(exc, BaseExceptionGroup):
+        return [leaf for inner in exc.exceptions for leaf in _leaves(inner)]
+    return [exc]
+
+
+def _importance(exc: BaseException) -> int:
+    match exc:
+        case KeyboardInterrupt():
+            return 0
+        case TrainerLostError():
+            return 2
+        case SwarmError():
+            return 3
+        case trio.Cancelled():
+            return 4
+        case _:
+            return 1  # a bug

@@ -1,0 +1,62 @@
+"""Publishes versions to the swarm: into the learner's own library, and by gossip."""
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from echo2swarm.errors import StoreError
+from echo2swarm.weights.announce import ManifestAnnouncer
+from echo2swarm.weights.library import VersionLibrary
+from echo2swarm.weights.publish import PolicyRules, publish_version
+from learner.ports import Published
+from protocols.ids import PolicyVersion
+
+
+class SwarmPublisher:
+    """The publisher that nodes know.
+
+    Args:
+        library: where peers fetch from.
+        announcer: tells them.
+        assets: the model folder, for config and tokenizer.
+        rules: what every manifest of the run says.
+        key: the learner's.
+    """
+
+    def __init__(
+        self,
+        library: VersionLibrary,
+        announcer: ManifestAnnouncer,
+        *,
+        assets: Path,
+        rules: PolicyRules,
+        key: Ed25519PrivateKey,
+    ) -> None:
+        self._library = library
+        self._announcer = announcer
+        self._assets = assets
+        self._rules = rules
+        self._key = key
+
+    async def prepare(self, version: PolicyVersion, snapshot: Path) -> Published:
+        """Hash and sign the safetensors files in ``snapshot``, which may then be deleted."""
+        held = await publish_version(
+            self._library,
+            version=version,
+            snapshot=snapshot,
+            assets=self._assets,
+            rules=self._rules,
+            key=self._key,
+        )
+        return Published(
+            version=version,
+            weights_sha256=held.manifest.weights_sha256,
+            size_bytes=held.manifest.weights.size_bytes,
+        )
+
+    async def announce(self, version: PolicyVersion) -> None:
+        """Tell everybody of the version prepared last."""
+        held = self._library.get(version)
+        if held is None:
+            raise StoreError(f"version {version} was deleted before it was announced")
+        await self._announcer.announce(held.sealed)

@@ -1,0 +1,306 @@
+"""The learner at work: everything between an open network and a finished run.
+
+What waits for what::
+
+    heartbeats -> membership -> selector -> directives
+    prompts (scorer) -> dispatcher -> leases -> nodes
+    nodes -> rollout service -> scorer -> ledger -> dispatcher (ready groups)
+    training loop <- ready groups; -> trainer -> publishing -> nodes
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.jsonlines import JsonLines
+from echo2swarm.network.base import Network
+from echo2swarm.network.rpc import Answer, serve_calls
+from echo2swarm.weights.traffic import Traffic
+from learner.bell import Bell
+from learner.config import LearnerConfig
+from learner.dispatch import Dispatcher
+from learner.groups import DropReason
+from learner.intake import ContentRules
+from learner.lease_desk import LeaseDesk
+from learner.lease_rules import DispatchRules
+from learner.lease_service import LeaseService
+from learner.ledger import Ledger
+from learner.ledger_resume import LeftOver
+from learner.membership import Membership
+from learner.node_table import NodeTable
+from learner.ports import Publisher, Scorer, Trainer
+from learner.progress import Progress
+from learner.prompts import feed_prompts
+from learner.publishing import Publishing
+from learner.rates import Phase, Timeline
+from learner.rollout_service import RolloutService
+from learner.status_service import StatusService, watch_loop_delay
+from learner.training_loop import Save, TrainingLoop
+from protocols import activation, leases, rollouts, status
+from protocols.ids import RunId
+from protocols.sampling import SamplingParams
+
+_JUDGE_S: Final = 300.0
+"""For one submission: scoring runs the user's code."""
+_ANSWER_S: Final = 20.0
+_MAX_MISSED_HEARTBEATS: Final = 3
+_SILENCE_MARGIN_S: Final = 4.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the learner works with; opened, and closed, by others."""
+
+    config: LearnerConfig
+    run_id: RunId
+    network: Network
+    traffic: Traffic
+    trainer: Trainer
+    scorer: Scorer
+    publisher: Publisher
+    ledger: Ledger
+    metrics: JsonLines
+    save_checkpoint: Save
+    sampling: SamplingParams
+    vocab_size: int
+    step: int
+    """The updates that the trainer has done already."""
+    left_over: LeftOver
+    """What the ledger holds of an earlier process."""
+    snapshots: Path
+    status_file: Path
+
+
+class Learner:
+    """One run, from the trainer's step to its last."""
+
+    def __init__(self, parts: Parts, *, rng: random.Random) -> None:
+        config = parts.config
+        now_s = trio.current_time()
+        self._parts = parts
+        self._bell = Bell()
+        self.dispatcher = Dispatcher(
+            _dispatch_rules(config, parts.sampling),
+            lease_prefix=f"{rng.getrandbits(24):06x}",
+            next_step=parts.step,
+        )
+        self.nodes = NodeTable(
+            silent_after_s=_MAX_MISSED_HEARTBEATS * config.swarm.heartbeat_s + _SILENCE_MARGIN_S
+        )
+        self.progress = Progress(
+            step=parts.step,
+            num_steps=config.run.num_steps,
+            started_s=now_s,
+            rollouts=config.rollouts,
+            timeline=Timeline(now_s),
+        )
+        self.desk = LeaseDesk(
+            self.dispatcher,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            bell=self._bell,
+        )
+        self.membership = Membership(
+            self.desk,
+            run_id=parts.run_id,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            selector=config.selector,
+            heartbeat_s=config.swarm.heartbeat_s,
+            bell=self._bell,
+        )
+        self.status = StatusService(
+            run_id=parts.run_id,
+            dispatcher=self.dispatcher,
+            nodes=self.nodes,
+            progress=self.progress,
+            traffic=parts.traffic,
+        )
+        self._publishing = Publishing(
+            parts.publisher,
+            dispatcher=self.dispatcher,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            bell=self._bell,
+            metrics=parts.metrics,
+        )
+        self._loop = TrainingLoop(
+            parts.trainer,
+            self.desk,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            bell=self._bell,
+            snapshots=parts.snapshots,
+            hand_on=self._publishing.hand_on,
+            save=parts.save_checkpoint,
+            save_every=config.checkpoint.every_steps,
+        )
+
+    def stop(self) -> None:
+        """End after the update that is being made, with a checkpoint."""
+        log.info("run.stopping", why="interrupted", next="a checkpoint is saved")
+        self._loop.stop()
+
+    async def run(self, *, on_started: Callable[[], None]) -> bool:
+        """Run; returns whether all steps are done (or else it was stopped).
+
+        Args:
+            on_started: called when the first version is out and nodes are answered.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                is_done = await self._run_in(nursery, on_started)
+                nursery.cancel_scope.cancel()
+        except BaseException:
+            self.progress.timeline.enter(Phase.FAILED, trio.current_time())
+            raise
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.status.write_file(self._parts.status_file)
+        return is_done
+
+    async def _run_in(self, nursery: trio.Nursery, on_started: Callable[[], None]) -> bool:
+        parts = self._parts
+        self._restore(parts.left_over)
+        self.progress.staleness = await parts.ledger.staleness_histogram()
+        nursery.start_soon(parts.ledger.watch)
+        nursery.start_soon(self.status.keep_file, parts.status_file)
+        nursery.start_soon(watch_loop_delay, self.progress)
+        nursery.start_soon(self._feed_prompts)
+        await self._publish_first()
+        self._serve()
+        nursery.start_soon(self.desk.watch)
+        nursery.start_soon(self.membership.watch)
+        nursery.start_soon(self._publishing.run)
+        on_started()
+        await self._loop.run()
+        await self._publishing.wait_idle()
+        is_done = self.progress.step >= self.progress.num_steps
+        if is_done:
+            await self._finish()
+        return is_done
+
+    def _restore(self, left_over: LeftOver) -> None:
+        size = self.dispatcher.rules.group_size
+        for group in left_over.groups:
+            rollouts = [group.rollouts.get(index) for index in range(size)]
+            self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts)
+
+    async def _publish_first(self) -> None:
+        """Publish the weights that the trainer starts from."""
+        step = self.progress.step
+        self._parts.snapshots.mkdir(parents=True, exist_ok=True)
+        snapshot = self._parts.snapshots / f"step-{step:08d}"
+        await self._parts.trainer.write_weights(snapshot)
+        await self._publishing.publish(step, snapshot)
+
+    async def _feed_prompts(self) -> None:
+        await feed_prompts(
+            self._parts.scorer,
+            self.dispatcher,
+            self._bell,
+            next_prompt=self._parts.left_over.next_group,
+        )
+
+    def _serve(self) -> None:
+        parts = self._parts
+        lease_service = LeaseService(
+            self.desk,
+            run_id=parts.run_id,
+            nodes=self.nodes,
+            progress=self.progress,
+            bell=self._bell,
+        )
+        rollout_service = RolloutService(
+            self.desk,
+            run_id=parts.run_id,
+            rules=ContentRules(
+                max_new_tokens=parts.sampling.max_new_tokens,
+                stop_token_ids=frozenset(parts.sampling.stop_token_ids),
+                vocab_size=parts.vocab_size,
+            ),
+            scorer=parts.scorer,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            bell=self._bell,
+        )
+
+        def serve(protocol: str, fn: Answer, limits: tuple[int, int], timeout_s: float) -> None:
+            serve_calls(
+                parts.network,
+                protocol,
+                fn,
+                max_request_bytes=limits[0],
+                max_reply_bytes=limits[1],
+                timeout_s=timeout_s,
+            )
+
+        serve(
+            activation.PROTOCOL_ID,
+            self.membership.answer,
+            (activation.MAX_REQUEST_BYTES, activation.MAX_REPLY_BYTES),
+            _ANSWER_S,
+        )
+        serve(
+            leases.PROTOCOL_ID,
+            lease_service.answer,
+            (leases.MAX_REQUEST_BYTES, leases.MAX_REPLY_BYTES),
+            leases.MAX_WAIT_S + _ANSWER_S,
+        )
+        serve(
+            rollouts.PROTOCOL_ID,
+            rollout_service.answer,
+            (rollouts.MAX_REQUEST_BYTES, rollouts.MAX_REPLY_BYTES),
+            _JUDGE_S,
+        )
+        serve(
+            status.PROTOCOL_ID,
+            self.status.answer,
+            (status.MAX_REQUEST_BYTES, status.MAX_REPLY_BYTES),
+            _ANSWER_S,
+        )
+
+    async def _finish(self) -> None:
+        now_s = trio.current_time()
+        self.progress.is_finished = True
+        self.progress.timeline.enter(Phase.FINISHED, now_s)
+        log.info(
+            "run.finished",
+            step=self.progress.step,
+            seconds_by_phase={
+                phase.value: round(seconds, 2)
+                for phase, seconds in self.progress.timeline.totals_s(now_s).items()
+            },
+        )
+        await self.desk.drop_all(DropReason.RUN_ENDED)
+        # Long enough for every node to ask once more, and to leave.
+        await self.membership.dismiss(
+            grace_s=_MAX_MISSED_HEARTBEATS * self._parts.config.swarm.heartbeat_s
+            + _SILENCE_MARGIN_S
+        )
+
+
+def _dispatch_rules(config: LearnerConfig, sampling: SamplingParams) -> DispatchRules:
+    table = config.rollouts
+    return DispatchRules(
+        run_seed=config.run.seed,
+        groups_per_step=table.prompts_per_step,
+        group_size=table.group_size,
+        max_staleness=table.max_staleness,
+        publish_every=table.publish_every,
+        headroom=table.headroom,
+        lease_prompts=table.lease_prompts,
+        lease_timeout_s=table.lease_timeout_s,
+        sampling=sampling,
+    )

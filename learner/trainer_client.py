@@ -1,0 +1,90 @@
+"""The learner's side of the trainer: a child process that owns model and optimizer.
+
+It is not started anew by itself, as the scorer is: its state would be that of the last
+checkpoint, and everything else has to go back to it too.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from echo2swarm.children.parent import Child, open_child
+from echo2swarm.errors import ChildError, ConfigError
+from learner.training.messages import (
+    SaveCheckpoint,
+    SavedCheckpoint,
+    Start,
+    Started,
+    TrainGroup,
+    Update,
+    Updated,
+    WriteWeights,
+    WroteWeights,
+)
+
+START_S: Final = 1800.0
+"""Loading a large model from a cold disk takes its time."""
+_NAME: Final = "trainer"
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+
+class TrainerLostError(ChildError):
+    """The trainer died: what it had learned since the last checkpoint is gone with it."""
+
+
+class ProcessTrainer:
+    """The running trainer."""
+
+    def __init__(self, child: Child, started: Started) -> None:
+        self.started = started
+        self._child = child
+
+    async def update(self, step: int, groups: Sequence[TrainGroup]) -> Updated:
+        """Make one optimizer step from version ``step``."""
+        return await self._call(Update(step, tuple(groups)), Updated)
+
+    async def write_weights(self, folder: Path) -> None:
+        """Write the present weights as safetensors into a new folder."""
+        await self._call(WriteWeights(str(folder)), WroteWeights)
+
+    async def save_checkpoint(self, folder: Path) -> None:
+        """Write all state into a new folder."""
+        await self._call(SaveCheckpoint(str(folder)), SavedCheckpoint)
+
+    async def _call(self, message: msgspec.Struct, kind: type[T]) -> T:
+        try:
+            return await self._child.call(message, kind)
+        except ChildError as exc:
+            if exc.error:
+                raise
+            raise TrainerLostError(str(exc)) from exc
+
+
+@asynccontextmanager
+async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[ProcessTrainer]:
+    """Run the trainer process for the length of the context.
+
+    Raises:
+        ConfigError: what the configuration asks of it is not possible.
+        ChildError: it could not be started.
+    """
+    async with open_child("learner.training.worker", name=_NAME, log_path=log_path) as child:
+        try:
+            started = await child.call(start, Started, timeout_s=START_S)
+        except ChildError as exc:
+            if exc.error == ConfigError.__name__:
+                raise ConfigError(str(exc).removeprefix(f"{_NAME}: {exc.error}: ")) from exc
+            raise
+        log.info(
+            "trainer.started",
+            step=started.step,
+            num_parameters=started.num_parameters,
+            rss_bytes=started.rss_bytes,
+        )
+        yield ProcessTrainer(child, started)
