@@ -77,7 +77,7 @@ async def open_network(
         NetworkError: a port is in use or not allowed, or the library stopped working.
     """
     ports = await libp2p_tcp.bind(listen)
-    failure: Exception | None = None
+    failure: BaseException | None = None
     try:
         with quiet():
             async with trio.open_nursery() as nursery:
@@ -87,7 +87,7 @@ async def open_network(
                 )
                 try:
                     yield network
-                except Exception as exc:
+                except (Exception, KeyboardInterrupt) as exc:
                     failure = exc  # The caller's own: raised as it came, not in a group.
                 finally:
                     stop.set()

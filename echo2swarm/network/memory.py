@@ -73,7 +73,7 @@ class MemoryHub:
             raise NetworkError(f"peer {short(peer)} is running already")
         if self.at(where) is not None:
             raise NetworkError(f"address {where} is in use")
-        failure: Exception | None = None
+        failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
             # The tasks of a network can be ended, by kill, without its user's.
             tasks = await nursery.start(_open_nursery)
@@ -81,7 +81,7 @@ class MemoryHub:
             self._alive[peer] = network
             try:
                 yield network
-            except Exception as exc:
+            except (Exception, KeyboardInterrupt) as exc:
                 failure = exc  # The caller's own: raised as it came, not in a group.
             finally:
                 self.kill(peer, network)
