@@ -1,0 +1,117 @@
+"""What a node asks of the learner beside heartbeats: work, taking it back, and verdicts."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from echo2swarm.network.base import Network, call
+from node.engine.messages import Completion
+from protocols import leases, rollouts
+from protocols.codec import decode, encode
+from protocols.ids import PeerId, PolicyVersion
+from protocols.leases import LeaseReply, LeaseRequest, LeaseReturn
+from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
+
+WAIT_S: Final = 15.0
+"""How long the learner may hold a question when it has no work."""
+CALL_S: Final = 15.0
+SUBMIT_S: Final = 60.0
+"""The learner scores rollouts before it answers."""
+_ROLLOUT_OVERHEAD_BYTES: Final = 256
+"""More than a rollout's fields beside its arrays take."""
+
+
+class LearnerCalls:
+    """The calls of one session. All raise ``NetworkError`` and ``RemoteProtocolError``."""
+
+    def __init__(self, network: Network, *, learner: PeerId, run_id: str, session_id: str) -> None:
+        self._network = network
+        self._learner = learner
+        self._run_id = run_id
+        self._session_id = session_id
+
+    async def ask_for_lease(
+        self, applied_version: PolicyVersion, *, max_completions: int
+    ) -> LeaseReply:
+        """Ask for work; the answer may take a while."""
+        request = LeaseRequest(
+            run_id=self._run_id,
+            session_id=self._session_id,
+            applied_version=applied_version,
+            max_completions=max_completions,
+            wait_s=WAIT_S,
+        )
+        return await self._lease_call(request, timeout_s=WAIT_S + CALL_S)
+
+    async def give_back(self, lease_id: str, why: str) -> LeaseReply:
+        """Tell that no more will come of a lease."""
+        request = LeaseReturn(
+            run_id=self._run_id, session_id=self._session_id, lease_id=lease_id, why=why[:200]
+        )
+        return await self._lease_call(request, timeout_s=CALL_S)
+
+    async def submit(
+        self, lease_id: str, made: Sequence[Rollout], *, generated_in_s: float
+    ) -> SubmissionReply:
+        """Hand in rollouts, and return the learner's verdicts."""
+        submission = RolloutSubmission(
+            run_id=self._run_id,
+            session_id=self._session_id,
+            lease_id=lease_id,
+            rollouts=tuple(made),
+            generated_in_s=generated_in_s,
+        )
+        data = await call(
+            self._network,
+            self._learner,
+            rollouts.PROTOCOL_ID,
+            encode(submission, max_bytes=rollouts.MAX_REQUEST_BYTES),
+            max_reply_bytes=rollouts.MAX_REPLY_BYTES,
+            timeout_s=SUBMIT_S,
+        )
+        return decode(data, SubmissionReply, max_bytes=rollouts.MAX_REPLY_BYTES)
+
+    async def _lease_call(
+        self, request: LeaseRequest | LeaseReturn, *, timeout_s: float
+    ) -> LeaseReply:
+        data = await call(
+            self._network,
+            self._learner,
+            leases.PROTOCOL_ID,
+            encode(request, max_bytes=leases.MAX_REQUEST_BYTES),
+            max_reply_bytes=leases.MAX_REPLY_BYTES,
+            timeout_s=timeout_s,
+        )
+        return decode(data, LeaseReply, max_bytes=leases.MAX_REPLY_BYTES)
+
+
+def rollout_of(completion: Completion) -> Rollout:
+    """Return an engine's completion as the wire has it."""
+    return Rollout(
+        group_id=completion.group_id,
+        sample_index=completion.sample_index,
+        oldest_version=completion.oldest_version,
+        newest_version=completion.newest_version,
+        tokens=completion.tokens,
+        logprobs=completion.logprobs,
+        finish_reason=completion.finish_reason,
+    )
+
+
+def in_submissions(
+    made: Sequence[Rollout],
+    *,
+    max_bytes: int = rollouts.MAX_REQUEST_BYTES - 4096,
+    max_rollouts: int = rollouts.MAX_ROLLOUTS,
+) -> Iterator[tuple[Rollout, ...]]:
+    """Yield the rollouts in order, so many at a time as one submission may hold."""
+    batch: list[Rollout] = []
+    size_bytes = 0
+    for rollout in made:
+        num_bytes = len(rollout.tokens) + len(rollout.logprobs) + _ROLLOUT_OVERHEAD_BYTES
+        if batch and (size_bytes + num_bytes > max_bytes or len(batch) >= max_rollouts):
+            yield tuple(batch)
+            batch, size_bytes = [], 0
+        batch.append(rollout)
+        size_bytes += num_bytes
+    if batch:
+        yield tuple(batch)

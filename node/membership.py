@@ -1,0 +1,212 @@
+"""Heartbeats to the learner: what this node is, and what is wanted of it.
+
+The learner is called by its peer id; finding where it is, and connecting to it
+again when it restarts or moves, is :mod:`echo2swarm.network.discovery`'s.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import structlog
+import trio
+
+from echo2swarm.errors import NetworkError
+from echo2swarm.network.backoff import Backoff
+from echo2swarm.network.base import Network, call
+from node.bell import Bell
+from node.pacing import Contact, HeartbeatPacer
+from protocols import activation
+from protocols.activation import (
+    MAX_REPORTS,
+    Directive,
+    Heartbeat,
+    HeartbeatReply,
+    NodeState,
+    PeerReport,
+)
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId, PolicyVersion, short
+from protocols.lifecycle import Activate, Deactivate, Event, LearnerFound, LearnerLost, RunFinished
+
+log = structlog.get_logger()
+
+CALL_S: Final = 8.0
+GOODBYE_S: Final = 3.0
+LOOK_S: Final = 1.0
+"""How often to look whether a learner that was lost is connected again."""
+MAX_RETRY_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """What a heartbeat says of the node."""
+
+    state: NodeState
+    applied_version: PolicyVersion | None
+    held_version: PolicyVersion | None
+    num_rollouts_in_hand: int
+    num_engine_restarts: int
+    payload_bytes_sent: int
+    payload_bytes_received: int
+
+
+class Membership:
+    """Keeps the learner informed, and tells what it answers.
+
+    Args:
+        network: ours.
+        run_id: which run.
+        learner: whom to tell.
+        session_id: of this process.
+        sealed_advert: what we are, signed.
+        report: what we do now.
+        take_faults: what other peers had to be refused since the last call.
+        on_event: told of every change in contact, and of each directive.
+        on_reply: gets each answer, after that.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        run_id: str,
+        learner: PeerId,
+        session_id: str,
+        sealed_advert: Callable[[], bytes],
+        report: Callable[[], NodeReport],
+        take_faults: Callable[[], tuple[PeerReport, ...]],
+        on_event: Callable[[Event], None],
+        on_reply: Callable[[HeartbeatReply], None],
+        rng: random.Random,
+    ) -> None:
+        self._network = network
+        self._run_id = run_id
+        self._learner = learner
+        self._session_id = session_id
+        self._sealed_advert = sealed_advert
+        self._report = report
+        self._take_faults = take_faults
+        self._on_event = on_event
+        self._on_reply = on_reply
+        self._pacer = HeartbeatPacer()
+        self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
+        self._bell = Bell()
+        self._untold: tuple[PeerReport, ...] = ()
+        self._last_said: tuple[Directive, str] | None = None
+        self._has_complained = False
+
+    def announce(self) -> None:
+        """Send a heartbeat now: something has changed, or the learner seems not to know us."""
+        self._pacer.changed()
+        self._bell.wake()
+
+    async def run(self) -> NoReturn:
+        """Send heartbeats until cancelled."""
+        while True:
+            await self._wait_until_due()
+            self._pacer.sent(trio.current_time())
+            try:
+                reply = await self._beat(CALL_S)
+            except (NetworkError, RemoteProtocolError) as exc:
+                self._failed(exc)
+            else:
+                self._answered(reply)
+
+    async def say_goodbye(self) -> None:
+        """Tell the learner our last state, if it answers soon."""
+        if not self._pacer.has_learner:
+            return
+        try:
+            await self._beat(GOODBYE_S)
+        except (NetworkError, RemoteProtocolError) as exc:
+            log.debug("goodbye.unheard", error=str(exc))
+
+    async def _wait_until_due(self) -> None:
+        while True:
+            ring = self._bell.ring
+            now_s = trio.current_time()
+            wake_at_s = self._pacer.due_s
+            if wake_at_s <= now_s:
+                if self._pacer.has_learner or self._learner in self._network.connected_peers():
+                    return
+                # Not found yet, or lost: whoever looks for it will connect to it.
+                wake_at_s = now_s + LOOK_S
+            with trio.move_on_at(wake_at_s):
+                await ring.wait()
+
+    async def _beat(self, timeout_s: float) -> HeartbeatReply:
+        report = self._report()
+        self._untold = (self._untold + self._take_faults())[:MAX_REPORTS]
+        told = self._untold
+        beat = Heartbeat(
+            run_id=self._run_id,
+            session_id=self._session_id,
+            advert=self._sealed_advert(),
+            state=report.state,
+            applied_version=report.applied_version,
+            held_version=report.held_version,
+            num_rollouts_in_hand=report.num_rollouts_in_hand,
+            num_engine_restarts=report.num_engine_restarts,
+            payload_bytes_sent=report.payload_bytes_sent,
+            payload_bytes_received=report.payload_bytes_received,
+            reports=told,
+        )
+        data = await call(
+            self._network,
+            self._learner,
+            activation.PROTOCOL_ID,
+            encode(beat, max_bytes=activation.MAX_REQUEST_BYTES),
+            max_reply_bytes=activation.MAX_REPLY_BYTES,
+            timeout_s=timeout_s,
+        )
+        reply = decode(data, HeartbeatReply, max_bytes=activation.MAX_REPLY_BYTES)
+        self._untold = self._untold[len(told) :]
+        return reply
+
+    def _answered(self, reply: HeartbeatReply) -> None:
+        self._backoff.reset()
+        self._has_complained = False
+        contact = self._pacer.answered(trio.current_time(), next_heartbeat_s=reply.next_heartbeat_s)
+        if contact is Contact.FOUND:
+            log.info(
+                "learner.answers",
+                learner=short(self._learner),
+                step=reply.learner_step,
+                version=reply.newest_version,
+            )
+            self._on_event(LearnerFound())
+        if (reply.directive, reply.why) != self._last_said:
+            self._last_said = reply.directive, reply.why
+            log.info("learner.says", directive=reply.directive.value, why=reply.why)
+        match reply.directive:
+            case Directive.ACTIVE:
+                self._on_event(Activate())
+            case Directive.STANDBY:
+                self._on_event(Deactivate())
+            case Directive.FINISHED:
+                self._on_event(RunFinished())
+        self._on_reply(reply)
+
+    def _failed(self, exc: NetworkError | RemoteProtocolError) -> None:
+        retry_s = self._backoff.next_s()
+        contact = self._pacer.failed(trio.current_time(), retry_s=retry_s)
+        if not self._has_complained:
+            self._has_complained = True
+            log.warning(
+                "heartbeat.unanswered",
+                learner=short(self._learner),
+                reason=exc.reason.value if isinstance(exc, RemoteProtocolError) else "network",
+                error=str(exc),
+                retry_in_s=round(retry_s, 1),
+            )
+        if contact is Contact.LOST:
+            log.warning(
+                "learner.silent",
+                learner=short(self._learner),
+                next="keeping what is in hand, and trying again until it answers",
+            )
+            self._on_event(LearnerLost())

@@ -1,0 +1,290 @@
+"""The leases in hand, without I/O: what to do next, and what became of them.
+
+A lease is worked off in parts of at most one engine batch, so that a newer
+policy is applied between parts, and finished parts are on their way while the
+rest is sampled. Every lease ends in one of three ways: all of it was submitted,
+it was handed back (after what was finished of it was submitted), or the learner
+has given up on it (its deadline step has passed).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from protocols.ids import PolicyVersion
+from protocols.leases import Lease, LeasedGroup
+from protocols.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some groups of one lease."""
+
+    lease_id: str
+    groups: tuple[LeasedGroup, ...]
+
+    @property
+    def num_completions(self) -> int:
+        """How many completions it asks for."""
+        return sum(len(group.samples) for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Load this version into the engine first."""
+
+    version: PolicyVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Sample these together, then say :meth:`Workload.sampled` or :meth:`Workload.not_sampled`."""
+
+    parts: tuple[Part, ...]
+    sampling: SamplingParams
+
+
+Job = Apply | Sample
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Tell the learner that no more will come of this lease."""
+
+    lease_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Everything of this lease was submitted."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The learner has given up on this lease: nothing to tell it."""
+
+    lease_id: str
+    why: str
+
+
+Ending = GiveBack | Done | Forget
+
+
+@dataclass(slots=True)
+class _Held:
+    lease: Lease
+    todo: list[LeasedGroup]
+    sampling: list[LeasedGroup] = field(default_factory=list)
+    num_unsent: int = 0
+    given_up: str | None = None
+    """Why nothing more of it will be sampled."""
+
+    @property
+    def is_begun(self) -> bool:
+        return bool(self.sampling) or self.num_unsent > 0 or len(self.todo) < len(self.lease.groups)
+
+    @property
+    def num_completions(self) -> int:
+        return _num_completions(self.todo) + _num_completions(self.sampling) + self.num_unsent
+
+
+class Workload:
+    """All leases of one node.
+
+    Args:
+        max_leases: to have in hand at once: the one being sampled, and those that wait so
+            that the engine never does. Questions that a new version has overtaken may
+            bring as many again.
+        max_batch: completions to sample at once.
+    """
+
+    def __init__(self, *, max_leases: int, max_batch: int) -> None:
+        self._max_leases = max_leases
+        self._max_batch = max_batch
+        self._held: dict[str, _Held] = {}
+        self._asking: list[PolicyVersion] = []
+        self._is_taking = False
+        self._learner_step = 0
+        self._refused_versions: set[PolicyVersion] = set()
+
+    @property
+    def num_leases(self) -> int:
+        """Leases in hand."""
+        return len(self._held)
+
+    @property
+    def num_rollouts(self) -> int:
+        """Completions in hand: to be sampled, being sampled, or not yet submitted."""
+        return sum(held.num_completions for held in self._held.values())
+
+    @property
+    def learner_step(self) -> int:
+        """The learner's step, as far as it has told."""
+        return self._learner_step
+
+    # Asking for work.
+
+    def take(self, *, is_wanted: bool) -> None:
+        """Ask for leases from now on, or ask for no more."""
+        self._is_taking = is_wanted
+
+    def may_ask(self, applied_version: PolicyVersion | None) -> bool:
+        """Return whether to ask for one more lease now.
+
+        A question is answered for the version it was asked with, and may wait for its answer;
+        so one that names an older version does not keep us from asking anew.
+        """
+        if not self._is_taking or applied_version is None:
+            return False
+        num_current = sum(version == applied_version for version in self._asking)
+        if len(self._asking) - num_current > self._max_leases:
+            return False
+        return num_current + self.num_leases < self._max_leases
+
+    def asked(self, version: PolicyVersion) -> None:
+        """Note that a question is on its way."""
+        self._asking.append(version)
+
+    def answered(self, version: PolicyVersion) -> None:
+        """Note that it was answered, or has failed."""
+        self._asking.remove(version)
+
+    def add(self, lease: Lease) -> list[Ending]:
+        """Take in a lease; one that comes when none is wanted any more goes straight back."""
+        if lease.lease_id in self._held:
+            return []
+        if not self._is_taking:
+            return [GiveBack(lease.lease_id, "this node takes no more work now")]
+        self._held[lease.lease_id] = _Held(lease, list(lease.groups))
+        return []
+
+    # Doing it.
+
+    def next_job(
+        self, applied: PolicyVersion | None, newest_held: PolicyVersion | None
+    ) -> Job | None:
+        """Return what the engine should do now; None if it has to wait.
+
+        Args:
+            applied: what the engine samples with.
+            newest_held: the newest version that is whole on this machine.
+        """
+        if (
+            newest_held is not None
+            and newest_held not in self._refused_versions
+            and (applied is None or newest_held > applied)
+        ):
+            return Apply(newest_held)
+        if applied is None:
+            return None
+        parts: list[Part] = []
+        sampling: SamplingParams | None = None
+        room = self._max_batch
+        for held in self._held.values():
+            if held.lease.min_version > applied or not held.todo or held.sampling:
+                continue
+            if sampling is not None and held.lease.sampling != sampling:
+                continue
+            groups = _prefix(held.todo, room, at_least_one=not parts)
+            if not groups:
+                break
+            sampling = held.lease.sampling
+            held.sampling, held.todo = groups, held.todo[len(groups) :]
+            room -= _num_completions(groups)
+            parts.append(Part(held.lease.lease_id, tuple(groups)))
+        return None if sampling is None else Sample(tuple(parts), sampling)
+
+    def refuse_version(self, version: PolicyVersion) -> None:
+        """Never try this version again: it can't be applied."""
+        self._refused_versions.add(version)
+
+    def sampled(self, lease_id: str) -> bool:
+        """Note that the part being sampled is complete; returns whether to submit it."""
+        held = self._held.get(lease_id)
+        if held is None or not held.sampling:
+            return False  # given up meanwhile
+        held.num_unsent += _num_completions(held.sampling)
+        held.sampling = []
+        return True
+
+    def not_sampled(self, lease_id: str, why: str) -> list[Ending]:
+        """Note that the part being sampled can't be; the lease goes back."""
+        held = self._held.get(lease_id)
+        if held is None:
+            return []
+        held.sampling = []
+        return self._give_up(held, why)
+
+    def submitted(self, lease_id: str, num_rollouts: int) -> list[Ending]:
+        """Note that so many rollouts need no more attention: judged, or refused for good."""
+        held = self._held.get(lease_id)
+        if held is None:
+            return []
+        held.num_unsent -= num_rollouts
+        return self._settle(held)
+
+    def has(self, lease_id: str) -> bool:
+        """Return whether a lease is still in hand."""
+        return lease_id in self._held
+
+    # Ending early.
+
+    def step_heard(self, step: int) -> list[Ending]:
+        """Take in the learner's step; leases whose deadline it has passed are worth nothing."""
+        # A learner that starts again from a checkpoint goes back.
+        self._learner_step = step
+        late = [held for held in self._held.values() if held.lease.deadline_step < step]
+        for held in late:
+            del self._held[held.lease.lease_id]
+        return [
+            Forget(
+                held.lease.lease_id,
+                f"the learner is at step {step}, past deadline {held.lease.deadline_step}",
+            )
+            for held in late
+        ]
+
+    def lease_lost(self, lease_id: str, why: str) -> list[Ending]:
+        """Drop a lease that the learner does not know any more."""
+        if self._held.pop(lease_id, None) is None:
+            return []
+        return [Forget(lease_id, why)]
+
+    def hand_back(self, why: str, *, only_not_begun: bool = False) -> list[Ending]:
+        """Give up what is not sampled, of all leases or of those that are not begun."""
+        return [
+            ending
+            for held in list(self._held.values())
+            if not (only_not_begun and held.is_begun)
+            for ending in self._give_up(held, why)
+        ]
+
+    def _give_up(self, held: _Held, why: str) -> list[Ending]:
+        if held.todo or held.sampling or not held.num_unsent:
+            held.given_up = held.given_up or why
+        held.todo, held.sampling = [], []
+        return self._settle(held)
+
+    def _settle(self, held: _Held) -> list[Ending]:
+        if held.todo or held.sampling or held.num_unsent > 0:
+            return []
+        lease_id = held.lease.lease_id
+        del self._held[lease_id]
+        return [Done(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
+
+
+def _num_completions(groups: Iterable[LeasedGroup]) -> int:
+    return sum(len(group.samples) for group in groups)
+
+
+def _prefix(groups: list[LeasedGroup], room: int, *, at_least_one: bool) -> list[LeasedGroup]:
+    """Return the first groups that fit."""
+    taken: list[LeasedGroup] = []
+    for group in groups:
+        if len(group.samples) > room and not (at_least_one and not taken):
+            break
+        taken.append(group)
+        room -= len(group.samples)
+    return taken

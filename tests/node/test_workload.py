@@ -1,0 +1,314 @@
+"""The leases in hand: rule by rule, and over all histories."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from node.workload import Apply, Done, Ending, Forget, GiveBack, Part, Sample, Workload
+from protocols.ids import PolicyVersion
+from protocols.leases import Lease, LeasedGroup, SampleSpec
+from protocols.packed import pack_tokens
+from protocols.sampling import SamplingParams
+
+SAMPLING = SamplingParams(1.0, 8, (2,))
+V0, V1, V2 = PolicyVersion(0), PolicyVersion(1), PolicyVersion(2)
+
+
+def lease(
+    name: str = "lease-000",
+    *,
+    num_groups: int = 2,
+    group_size: int = 4,
+    min_version: int = 0,
+    deadline_step: int = 2,
+    sampling: SamplingParams = SAMPLING,
+) -> Lease:
+    first = int(name.rpartition("-")[2]) * 100
+    groups = tuple(
+        LeasedGroup(first + i, pack_tokens([1]), tuple(SampleSpec(j, j) for j in range(group_size)))
+        for i in range(num_groups)
+    )
+    return Lease(name, min_version, deadline_step, groups, sampling)
+
+
+def workload(*leases: Lease, max_leases: int = 2, max_batch: int = 8) -> Workload:
+    work = Workload(max_leases=max_leases, max_batch=max_batch)
+    work.take(is_wanted=True)
+    for each in leases:
+        assert work.add(each) == []
+    return work
+
+
+def parts_of(job: object) -> tuple[Part, ...]:
+    assert isinstance(job, Sample)
+    return job.parts
+
+
+def test_no_work_is_asked_for_without_a_policy_or_while_not_active() -> None:
+    work = Workload(max_leases=2, max_batch=8)
+    assert not work.may_ask(V0)
+    work.take(is_wanted=True)
+    assert not work.may_ask(None)
+    assert work.may_ask(V0)
+
+
+def test_questions_and_leases_together_are_bounded() -> None:
+    work = workload(lease())
+    assert work.may_ask(V0)
+    work.asked(V0)
+    assert not work.may_ask(V0)
+    work.answered(V0)
+    assert work.may_ask(V0)
+
+
+def test_a_question_for_an_older_version_does_not_hold_up_one_for_the_new() -> None:
+    work = workload()
+    work.asked(V0)
+    work.asked(V0)
+
+    assert not work.may_ask(V0)
+    assert work.may_ask(V1)
+
+
+def test_a_newer_version_is_applied_before_more_is_sampled() -> None:
+    work = workload(lease())
+
+    assert work.next_job(None, None) is None
+    assert work.next_job(None, V0) == Apply(V0)
+    assert work.next_job(V0, V2) == Apply(V2)
+    assert isinstance(work.next_job(V2, V2), Sample)
+
+
+def test_a_version_that_cannot_be_applied_is_not_tried_again() -> None:
+    work = workload(lease())
+    work.refuse_version(V1)
+
+    assert isinstance(work.next_job(V0, V1), Sample)
+    assert work.next_job(V0, V2) == Apply(V2)
+
+
+def test_a_lease_waits_until_its_version_is_applied() -> None:
+    work = workload(lease(min_version=1))
+
+    assert work.next_job(V0, V0) is None
+    assert isinstance(work.next_job(V1, V1), Sample)
+
+
+def test_a_large_lease_is_sampled_in_parts_and_small_ones_together() -> None:
+    large = workload(lease(num_groups=3), max_batch=8)
+    (first,) = parts_of(large.next_job(V0, V0))
+    assert [g.group_id for g in first.groups] == [0, 1]
+    assert large.next_job(V0, V0) is None  # one call at a time per lease
+    assert large.sampled("lease-000")
+    (second,) = parts_of(large.next_job(V0, V0))
+    assert [g.group_id for g in second.groups] == [2]
+
+    small = workload(lease("lease-001", num_groups=1), lease("lease-002", num_groups=1))
+    assert [p.lease_id for p in parts_of(small.next_job(V0, V0))] == ["lease-001", "lease-002"]
+
+
+def test_leases_with_different_sampling_are_not_mixed() -> None:
+    other = SamplingParams(0.5, 8, (2,))
+    work = workload(
+        lease("lease-001", num_groups=1), lease("lease-002", num_groups=1, sampling=other)
+    )
+
+    (part,) = parts_of(work.next_job(V0, V0))
+    assert part.lease_id == "lease-001"
+
+
+def test_a_group_larger_than_a_batch_is_sampled_anyway() -> None:
+    work = workload(lease(num_groups=1, group_size=9), max_batch=4)
+
+    assert parts_of(work.next_job(V0, V0))[0].num_completions == 9
+
+
+def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
+    work = workload(lease(num_groups=1))
+    work.next_job(V0, V0)
+    work.sampled("lease-000")
+
+    assert work.submitted("lease-000", 3) == []
+    assert work.num_rollouts == 1
+    assert work.submitted("lease-000", 1) == [Done("lease-000")]
+    assert work.num_leases == 0
+
+
+def test_what_is_handed_back_waits_for_what_was_finished_of_it() -> None:
+    work = workload(lease(num_groups=3))
+    work.next_job(V0, V0)
+    work.sampled("lease-000")
+
+    assert work.hand_back("engine died") == []
+    assert work.submitted("lease-000", 8) == [GiveBack("lease-000", "engine died")]
+
+
+def test_what_was_sampled_of_a_lease_given_up_meanwhile_is_not_submitted() -> None:
+    work = workload(lease())
+    work.next_job(V0, V0)
+
+    assert work.hand_back("stopped") == [GiveBack("lease-000", "stopped")]
+    assert not work.sampled("lease-000")
+
+
+def test_draining_keeps_what_is_begun() -> None:
+    work = workload(lease("lease-001"), lease("lease-002"))
+    work.next_job(V0, V0)
+    work.take(is_wanted=False)
+
+    assert work.hand_back("leaving", only_not_begun=True) == [GiveBack("lease-002", "leaving")]
+    assert work.has("lease-001")
+    assert work.add(lease("lease-003")) == [
+        GiveBack("lease-003", "this node takes no more work now")
+    ]
+
+
+def test_a_lease_past_its_deadline_is_forgotten() -> None:
+    work = workload(lease(deadline_step=2))
+
+    assert work.step_heard(2) == []
+    (ending,) = work.step_heard(3)
+    assert isinstance(ending, Forget)
+    assert "past deadline 2" in ending.why
+    assert work.next_job(V0, V0) is None
+
+
+def test_a_part_that_cannot_be_sampled_goes_back_with_the_reason() -> None:
+    work = workload(lease())
+    work.next_job(V0, V0)
+
+    assert work.not_sampled("lease-000", "prompt too long") == [
+        GiveBack("lease-000", "prompt too long")
+    ]
+
+
+class Histories(RuleBasedStateMachine):
+    """Any order of events: every lease ends once, and nothing is sampled twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work = Workload(max_leases=2, max_batch=6)
+        self.num_made = 0
+        self.open: dict[str, Lease] = {}
+        self.ended: Counter[str] = Counter()
+        self.asking: list[PolicyVersion] = []
+        self.engine_has: tuple[Part, ...] = ()
+        self.unsent: Counter[str] = Counter()
+        self.sampled: Counter[tuple[int, int]] = Counter()
+
+    def end(self, endings: list[Ending]) -> None:
+        for ending in endings:
+            self.ended[ending.lease_id] += 1
+            was = self.open.pop(ending.lease_id, None)
+            if isinstance(ending, Done):
+                assert was is not None
+                for group in was.groups:
+                    assert all(self.sampled[group.group_id, s.index] == 1 for s in group.samples)
+            if not isinstance(ending, Forget):
+                assert not self.unsent[ending.lease_id]
+
+    @rule(is_wanted=st.booleans())
+    def take(self, is_wanted: bool) -> None:
+        self.work.take(is_wanted=is_wanted)
+
+    @rule(version=st.integers(0, 3).map(PolicyVersion))
+    def ask(self, version: PolicyVersion) -> None:
+        if self.work.may_ask(version):
+            self.work.asked(version)
+            self.asking.append(version)
+
+    @precondition(lambda self: self.asking)
+    @rule(
+        has_work=st.booleans(),
+        num_groups=st.integers(1, 4),
+        group_size=st.integers(1, 8),
+        deadline=st.integers(0, 6),
+    )
+    def answer(self, has_work: bool, num_groups: int, group_size: int, deadline: int) -> None:
+        version = self.asking.pop(0)
+        self.work.answered(version)
+        if has_work:
+            self.num_made += 1
+            made = lease(
+                f"lease-{self.num_made:03d}",
+                num_groups=num_groups,
+                group_size=group_size,
+                min_version=version,
+                deadline_step=deadline,
+            )
+            self.open[made.lease_id] = made
+            self.end(self.work.add(made))
+
+    @precondition(lambda self: not self.engine_has)
+    @rule(
+        applied=st.none() | st.integers(0, 3).map(PolicyVersion),
+        held=st.none() | st.integers(0, 3).map(PolicyVersion),
+    )
+    def work_on(self, applied: PolicyVersion | None, held: PolicyVersion | None) -> None:
+        job = self.work.next_job(applied, held)
+        if isinstance(job, Apply):
+            assert job.version == held
+            assert applied is None or job.version > applied
+        if isinstance(job, Sample):
+            assert applied is not None
+            for part in job.parts:
+                assert self.open[part.lease_id].min_version <= applied
+            self.engine_has = job.parts
+
+    @precondition(lambda self: self.engine_has)
+    @rule(is_good=st.booleans())
+    def engine_answers(self, is_good: bool) -> None:
+        parts, self.engine_has = self.engine_has, ()
+        for part in parts:
+            if not is_good:
+                self.end(self.work.not_sampled(part.lease_id, "bad"))
+            elif self.work.sampled(part.lease_id):
+                self.unsent[part.lease_id] += part.num_completions
+                for group in part.groups:
+                    for sample in group.samples:
+                        self.sampled[group.group_id, sample.index] += 1
+
+    @precondition(lambda self: +self.unsent)
+    @rule(is_known=st.booleans())
+    def learner_judges(self, is_known: bool) -> None:
+        lease_id = next(iter(+self.unsent))
+        num = self.unsent.pop(lease_id)
+        self.end(
+            self.work.submitted(lease_id, num)
+            if is_known
+            else self.work.lease_lost(lease_id, "unknown")
+        )
+
+    @rule(step=st.integers(0, 7))
+    def hear(self, step: int) -> None:
+        for ending in self.work.step_heard(step):
+            self.unsent.pop(ending.lease_id, None)
+            self.end([ending])
+
+    @rule(only_not_begun=st.booleans())
+    def hand_back(self, only_not_begun: bool) -> None:
+        self.end(self.work.hand_back("leaving", only_not_begun=only_not_begun))
+
+    @invariant()
+    def every_lease_ends_once_and_is_in_hand_until_then(self) -> None:
+        assert all(n == 1 for n in self.ended.values())
+        assert {name for name in self.open if self.work.has(name)} == set(self.open)
+        assert self.work.num_leases == len(self.open)
+
+    @invariant()
+    def nothing_is_sampled_twice(self) -> None:
+        assert all(n == 1 for n in self.sampled.values())
+
+    @invariant()
+    def what_is_in_hand_is_bounded_and_never_negative(self) -> None:
+        assert (
+            0 <= self.work.num_rollouts <= sum(each.num_completions for each in self.open.values())
+        )
+        assert len(self.asking) + self.work.num_leases <= 5 + 2
+
+
+TestHistories = pytest.mark.filterwarnings("default")(Histories.TestCase)
+TestHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
