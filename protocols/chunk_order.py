@@ -1,4 +1,4 @@
-"""Which chunk to ask a holder for next: the rarest it has, ties at random.
+"""Which chunk to ask a holder for next: the rarest it has, our share first, ties at random.
 
 Bookkeeping for :mod:`protocols.chunk_pull`. Each step costs time in proportion
 to the number of holders, whatever the number of chunks.
@@ -47,6 +47,9 @@ class RarestFirst:
 
     The *rarity* of a chunk is the number of holders that have it, of those that count:
     a holder's claims are kept from the start, but count only from :meth:`count` on.
+
+    Our *share* are the chunks that we ask for first among equally rare ones. Peers who
+    take disjoint shares fetch different chunks, though news of each other's is late.
     """
 
     def __init__(self, *, num_chunks: int, rng: Rng) -> None:
@@ -54,9 +57,10 @@ class RarestFirst:
         self._num_chunks = num_chunks
         self._is_open = bytearray(num_chunks)
         self._rarity = [0] * num_chunks
+        self._is_other = bytearray(num_chunks)
         self._has: dict[PeerId, bytearray] = {}
         self._counted: set[PeerId] = set()
-        self._bags: dict[PeerId, dict[int, _Bag]] = {}
+        self._bags: dict[PeerId, dict[tuple[int, int], _Bag]] = {}
 
     def add_holder(self, holder: PeerId) -> None:
         """Start keeping books on a holder; it has nothing yet, and doesn't count."""
@@ -82,6 +86,19 @@ class RarestFirst:
             if has:
                 self._shift(index, +1)
 
+    def set_share(self, *, rank: int, num_shares: int) -> None:
+        """Make every ``num_shares``-th chunk our share, beginning with chunk ``rank``."""
+        for index in range(self._num_chunks):
+            is_other = index % num_shares != rank
+            if is_other != self._is_other[index]:
+                holders = [h for h, has in self._has.items() if has[index]]
+                holders = holders if self._is_open[index] else []
+                for holder in holders:
+                    self._bag(holder, index).remove(index)
+                self._is_other[index] = is_other
+                for holder in holders:
+                    self._bag(holder, index).add(index)
+
     def has(self, holder: PeerId, index: int) -> bool:
         """Whether ``holder`` says that it has a chunk."""
         return bool(self._has[holder][index])
@@ -94,14 +111,14 @@ class RarestFirst:
             self._shift(index, +1)
         self._has[holder][index] = 1
         if self._is_open[index]:
-            self._bag(holder, self._rarity[index]).add(index)
+            self._bag(holder, index).add(index)
 
     def remove_chunk(self, holder: PeerId, index: int) -> None:
         """Note that ``holder`` does not have a chunk after all."""
         if not self._has[holder][index]:
             return
         if self._is_open[index]:
-            self._bag(holder, self._rarity[index]).remove(index)
+            self._bag(holder, index).remove(index)
         self._has[holder][index] = 0
         if holder in self._counted:
             self._shift(index, -1)
@@ -112,7 +129,7 @@ class RarestFirst:
             self._is_open[index] = 1
             for holder, has in self._has.items():
                 if has[index]:
-                    self._bag(holder, self._rarity[index]).add(index)
+                    self._bag(holder, index).add(index)
 
     def close(self, index: int) -> None:
         """Note that a chunk is not to be asked for: it has been, or it is here."""
@@ -120,7 +137,7 @@ class RarestFirst:
             self._is_open[index] = 0
             for holder, has in self._has.items():
                 if has[index]:
-                    self._bag(holder, self._rarity[index]).remove(index)
+                    self._bag(holder, index).remove(index)
 
     def rarest(self, holder: PeerId, *, max_rarity: int | None = None) -> int | None:
         """Return the rarest open chunk that ``holder`` has, ties at random; None if there is none.
@@ -130,24 +147,25 @@ class RarestFirst:
             max_rarity: leave out chunks that more holders than this have.
         """
         bags = self._bags[holder]
-        rarity = min((r for r, bag in bags.items() if bag), default=None)
-        if rarity is None or (max_rarity is not None and rarity > max_rarity):
+        first = min((place for place, bag in bags.items() if bag), default=None)
+        if first is None or (max_rarity is not None and first[0] > max_rarity):
             return None
-        return bags[rarity].draw(self._rng)
+        return bags[first].draw(self._rng)
 
     def num_open(self, holder: PeerId) -> int:
         """Return how many open chunks ``holder`` has."""
         return sum(len(bag) for bag in self._bags[holder].values())
 
-    def _bag(self, holder: PeerId, rarity: int) -> _Bag:
-        return self._bags[holder].setdefault(rarity, _Bag())
+    def _bag(self, holder: PeerId, index: int) -> _Bag:
+        """Return the bag a chunk is in: they are drawn from in the order of their keys."""
+        key = self._rarity[index], self._is_other[index]
+        return self._bags[holder].setdefault(key, _Bag())
 
     def _shift(self, index: int, by: int) -> None:
         """Change a chunk's rarity, and move it to the bags of the new one."""
-        old = self._rarity[index]
-        self._rarity[index] = old + by
-        if self._is_open[index]:
-            for holder, has in self._has.items():
-                if has[index]:
-                    self._bag(holder, old).remove(index)
-                    self._bag(holder, old + by).add(index)
+        holders = [h for h, has in self._has.items() if has[index]] if self._is_open[index] else []
+        for holder in holders:
+            self._bag(holder, index).remove(index)
+        self._rarity[index] += by
+        for holder in holders:
+            self._bag(holder, index).add(index)

@@ -7,8 +7,8 @@ time, and performs the effects it gets back, in order. The rules:
 
 - every holder has at most ``max_outstanding`` requests open, one until it has proven
   itself by a good chunk; what a holder merely claims changes nobody else's turn;
-- rarest chunk first, ties at random, so that peers fetch different chunks and have
-  something to trade;
+- rarest chunk first, among equals those of our share (the peers we know divide the
+  chunks by their rank), ties at random: so peers fetch different chunks, and trade them;
 - the source (the learner) is asked only for what no proven peer has, unless the peers
   would take longer than ``source_patience_s`` to deliver the rest;
 - no chunk is asked of two holders, except at the end: when nothing else is left to ask
@@ -109,6 +109,7 @@ class ChunkPull:
     """The state of one payload's download.
 
     Args:
+        me: our own peer id; decides our share.
         num_chunks: of the payload.
         missing: the chunks that are not here yet.
         has_hashes: whether the list of chunk hashes is here.
@@ -120,6 +121,7 @@ class ChunkPull:
     def __init__(
         self,
         *,
+        me: PeerId,
         num_chunks: int,
         missing: Iterable[int],
         has_hashes: bool,
@@ -127,6 +129,7 @@ class ChunkPull:
         rng: Rng,
         settings: PullSettings | None = None,
     ) -> None:
+        self._me = me
         self._num_chunks = num_chunks
         self._has_hashes = has_hashes
         self._source = source
@@ -174,6 +177,7 @@ class ChunkPull:
         self._order.add_holder(holder)
         if holder == self._source:
             self._order.count(holder)
+        self._divide()
         for index in indices:
             self._order.add_chunk(holder, index)
         return self._ask(now_s)
@@ -422,10 +426,15 @@ class ChunkPull:
         self._forget(holder)
         return [DropHolder(holder, why, fault), *self._ask(now_s)]
 
+    def _divide(self) -> None:
+        peers = sorted({self._me, *self._holders} - {self._source})
+        self._order.set_share(rank=peers.index(self._me), num_shares=len(peers))
+
     def _forget(self, holder: PeerId) -> None:
         state = self._holders.pop(holder, None)
         if state is None:
             return  # It left while the last it sent was being checked.
         self._order.remove_holder(holder)
+        self._divide()
         for index in state.chunks:
             self._release(index)

@@ -115,6 +115,7 @@ async def fetch_payload(
     with store.pin(payload.root):
         if not payload.is_whole:
             core = ChunkPull(
+                me=network.peer,
                 num_chunks=ref.num_chunks,
                 missing=payload.missing(),
                 has_hashes=payload.hashes is not None,

@@ -76,8 +76,10 @@ class PullSwarm:
         self.peers = {SOURCE: self.source}
         for i, character in enumerate(characters):
             pull = None
+            name = PeerId(f"peer{i}")
             if character is Character.HONEST:
                 pull = ChunkPull(
+                    me=name,
                     num_chunks=num_chunks,
                     missing=range(num_chunks),
                     has_hashes=False,
@@ -85,7 +87,6 @@ class PullSwarm:
                     rng=random.Random(network.rng.random()),
                     settings=self.settings,
                 )
-            name = PeerId(f"peer{i}")
             self.peers[name] = Peer(name, character, pull)
         factors = (*uplink_factor, *[1.0] * (len(characters) - len(uplink_factor)))
         self.chunk_s = {SOURCE: chunk_s} | {
