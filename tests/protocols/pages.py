@@ -19,6 +19,8 @@ from typing import Final
 import msgspec
 from msgspec import inspect
 
+from protocols import lifecycle
+from protocols.activation import NodeState
 from tests.protocols.meanings import MEANINGS
 from tests.protocols.samples import wire_bytes
 from tests.protocols.strategies import struct_fields
@@ -32,6 +34,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "manifest": ("protocols.manifest", "protocols.sampling"),
     "advert": ("protocols.advert",),
     "activation": ("protocols.activation",),
+    "lifecycle": (),
     "leases": ("protocols.leases",),
     "rollouts": ("protocols.rollouts",),
     "chunks": ("protocols.chunks",),
@@ -195,15 +198,38 @@ def render_vectors(page: str) -> str:
     return "\n\n".join(blocks)
 
 
+def render_transitions(page: str) -> str:
+    """Return the table of a node's states and events; ``page`` is the one that has it."""
+    del page
+    events = list(dict.fromkeys(event for _, event in lifecycle.NEXT_STATE))
+    lines = [
+        "| | " + " | ".join(f"`{state}`" for state in NodeState) + " |",
+        "|---" * (1 + len(NodeState)) + "|",
+    ]
+    for event in events:
+        after = [lifecycle.NEXT_STATE[state, event] for state in NodeState]
+        cells = [f"`{state}`" if state else "-" for state in after]
+        lines.append(f"| {_one_line(event.__doc__ or '')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def render_vectors_file() -> str:
     """Return the text of ``vectors.json``."""
     as_hex = {p: {n: d.hex() for n, d in v.items()} for p, v in wire_bytes().items()}
     return json.dumps(as_hex, indent=1) + "\n"
 
 
+RENDERERS: Final = {
+    "messages": render_messages,
+    "transitions": render_transitions,
+    "vectors": render_vectors,
+}
+"""What stands between the marks of each name."""
+
+
 def filled(page: str, text: str) -> str:
     """Return the ``text`` of ``page`` with its marked blocks as the code has them."""
-    for mark, render in (("messages", render_messages), ("vectors", render_vectors)):
+    for mark, render in RENDERERS.items():
         begin, end = f"<!-- {mark}: from the code -->", f"<!-- {mark}: end -->"
         if begin in text:
             before, rest = text.split(begin, 1)
