@@ -32,7 +32,7 @@ class Options(TaskOptions, frozen=True, kw_only=True):
     """Where Python finds the module, unless it is installed."""
     make_prompt: FunctionName | None = None
     """"module:function"; called as make_prompt(index, seed), returns the item of that number: a
-    text, or a table with it under "prompt"."""
+    prompt, or a table with it in prompt_field."""
     path: str | None = None
     """File of JSON lines with the items, in place of make_prompt."""
     prompt_field: str = "prompt"

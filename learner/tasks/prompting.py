@@ -15,7 +15,7 @@ _ANSWER: Final = "{answer}"
 
 
 class PromptOptions(TaskOptions, frozen=True, kw_only=True):
-    """How a question with an answer becomes a prompt, and where in a completion its answer is."""
+    """How a question becomes a prompt, and where in a completion its answer is."""
 
     template: Literal["plain", "chat", "few_shot"] = "chat"
     """"plain": the question as it is; "chat": with the model's chat template; "few_shot": behind

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, cast
 
 import msgspec
@@ -24,10 +24,7 @@ def find_kind(name: str) -> TaskKind:
     """
     if name in BUILT_IN:
         return cast("TaskKind", importlib.import_module(f"learner.tasks.{name}"))
-    others = {found.name: found for found in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in others:
-        raise ConfigError(f'task.kind: no "{name}"{suggest(name, (*BUILT_IN, *others))}')
-    return cast("TaskKind", others[name].load())
+    return cast("TaskKind", _foreign_kind(name).load())
 
 
 def read_options(table: Mapping[str, Any], kind: TaskKind) -> TaskOptions:
@@ -47,14 +44,10 @@ def check_table(table: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: see :func:`read_options`; or there is no such kind.
     """
-    name = table.get("kind")
-    if not isinstance(name, str):
-        raise ConfigError(f"task.kind: missing{suggest('', BUILT_IN)}")
+    name = _kind_of(table)
     if name in BUILT_IN:
         return cast("dict[str, Any]", msgspec.to_builtins(read_options(table, find_kind(name))))
-    others = {found.name for found in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in others:
-        raise ConfigError(f'task.kind: no "{name}"{suggest(name, (*BUILT_IN, *others))}')
+    _foreign_kind(name)
     return dict(table)
 
 
@@ -64,9 +57,23 @@ def open_task(table: Mapping[str, Any], *, seed: int) -> tuple[Task, TaskOptions
     Raises:
         ConfigError: something in the table does not fit.
     """
-    name = table.get("kind")
-    if not isinstance(name, str):
-        raise ConfigError(f"task.kind: missing{suggest('', BUILT_IN)}")
+    name = _kind_of(table)
     kind = find_kind(name)
     options = read_options(table, kind)
     return kind.open_task(options, seed=seed), options
+
+
+def _kind_of(table: Mapping[str, Any]) -> str:
+    name = table.get("kind")
+    if name is None:
+        raise ConfigError(f"task.kind: must be set{suggest('', BUILT_IN)}")
+    if not isinstance(name, str):
+        raise ConfigError(f"task.kind: expected the name of a kind, got {name}")
+    return name
+
+
+def _foreign_kind(name: str) -> EntryPoint:
+    others = {found.name: found for found in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in others:
+        raise ConfigError(f'task.kind: no "{name}"{suggest(name, (*BUILT_IN, *others))}')
+    return others[name]
