@@ -75,7 +75,6 @@ async def serve(serving: Serving) -> None:
         KeyboardInterrupt: it was interrupted; after the first Ctrl-C, with a checkpoint.
         SwarmError: something of this machine does not work; the message says what.
     """
-    _check(serving.config)
     run_dir = serving.run_dir
     with events_to(run_dir.events):
         log.info("run.started", run_id=run_dir.run_id, folder=str(run_dir.folder))
@@ -269,16 +268,6 @@ async def _open_network(config: LearnerConfig, identity: Identity) -> AsyncItera
         identity, config.swarm.listen, advertise=config.swarm.advertise
     ) as network:
         yield network
-
-
-def _check(config: LearnerConfig) -> None:
-    table = config.rollouts
-    if table.publish_every > table.max_staleness + 1:
-        raise ConfigError(
-            f"rollouts.publish_every = {table.publish_every} with rollouts.max_staleness = "
-            f"{table.max_staleness}: no rollout would be fresh before the next version; publish "
-            f"at least every {table.max_staleness + 1} steps"
-        )
 
 
 @contextmanager

@@ -58,12 +58,15 @@ class Checkpoint:
 class RunDir:
     """Where the files of one run are."""
 
+    TICKET: Final = "ticket.txt"
+    CONFIG: Final = "config.toml"
+
     def __init__(self, folder: Path, run_id: RunId) -> None:
         self.folder = folder
         self.run_id = run_id
         self.identity = folder / "identity"
-        self.ticket = folder / "ticket.txt"
-        self.config = folder / "config.toml"
+        self.ticket = folder / self.TICKET
+        self.config = folder / self.CONFIG
         self.ledger = folder / "ledger.sqlite"
         self.metrics = folder / "metrics.jsonl"
         self.events = folder / "events.jsonl"

@@ -1,0 +1,117 @@
+"""``echo2-learner``: post-train a model with the help of a swarm.
+
+Nothing heavy is imported before ``--help`` has answered, and no model library ever: those
+live in child processes.
+"""
+
+from pathlib import Path
+
+import click
+
+from echo2swarm.cli_errors import Rim, run_cli
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="echo2swarm")
+def learner() -> None:
+    """Post-train a language model; the swarm's nodes make the rollouts."""
+
+
+@learner.command()
+@click.argument("config_path", metavar="[CONFIG.toml]", type=_FILE, required=False)
+@click.option(
+    "--run-dir",
+    type=_FOLDER,
+    help="Everything the run leaves goes there.  [default: runs/NAME]",
+)
+@click.option("--name", help="Name of the run, instead of run.name.")
+@click.option("--resume", is_flag=True, help="Go on from the run directory's last checkpoint.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="TABLE.KEY=VALUE",
+    multiple=True,
+    help="Set one key of the configuration; may be given again.",
+)
+@click.option(
+    "--listen",
+    metavar="MULTIADDR",
+    multiple=True,
+    help="Listen there, instead of at swarm.listen; may be given again.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the resolved configuration, and stop.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the log lines on standard error.",
+)
+@click.option("--verbose", is_flag=True, help="Log details too.")
+@click.pass_obj
+def serve(
+    rim: Rim,
+    *,
+    config_path: Path | None,
+    run_dir: Path | None,
+    name: str | None,
+    resume: bool,
+    overrides: tuple[str, ...],
+    listen: tuple[str, ...],
+    dry_run: bool,
+    log_format: str,
+    verbose: bool,
+) -> None:
+    """Train as CONFIG.toml says, with the defaults for what it leaves out.
+
+    Prints the ticket that nodes join with. Ctrl-C once finishes the update, saves a
+    checkpoint and stops; twice stops at once.
+    """
+    from learner.serve_command import ServeOptions, run_serve  # noqa: PLC0415
+
+    rim.verbose = verbose
+    run_serve(
+        ServeOptions(
+            config_path=config_path,
+            run_dir=run_dir,
+            name=name,
+            resume=resume,
+            overrides=overrides,
+            listen=listen,
+            dry_run=dry_run,
+            as_json=log_format == "json",
+            verbose=verbose,
+        ),
+        rim,
+    )
+
+
+@learner.command()
+@click.argument("path", type=_FILE, default=Path("run.toml"))
+def init(path: Path) -> None:
+    """Write a configuration with every key explained to PATH (run.toml)."""
+    from learner.config_file import write_commented  # noqa: PLC0415
+
+    write_commented(path)
+    click.echo(f"wrote {path}; next: echo2-learner serve {path}", err=True)
+
+
+@learner.command()
+@click.argument("run_dir", type=_FOLDER)
+def ticket(run_dir: Path) -> None:
+    """Print the ticket of the run in RUN_DIR."""
+    from learner.serve_command import read_ticket_file  # noqa: PLC0415
+
+    click.echo(read_ticket_file(run_dir))
+
+
+def main() -> None:
+    """Run the command line; ends the process."""
+    run_cli(learner, program="echo2-learner")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""``echo2-learner serve``: from options to a configuration, a run directory, a run."""
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+import trio
+
+from echo2swarm.cli_errors import Rim
+from echo2swarm.errors import UsageError
+from echo2swarm.telemetry import configure_logging
+from learner import config_file
+from learner.app import Serving, serve
+from learner.config import LearnerConfig
+from learner.run_dir import RunDir, open_run_dir, write_atomically
+
+RUNS: Final = Path("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What the user asked for."""
+
+    config_path: Path | None
+    run_dir: Path | None
+    name: str | None
+    resume: bool
+    overrides: tuple[str, ...]
+    listen: tuple[str, ...]
+    dry_run: bool
+    as_json: bool
+    verbose: bool
+
+
+def run_serve(options: ServeOptions, rim: Rim) -> None:
+    """Do it; returns when the run is finished.
+
+    Raises:
+        UsageError: the options, the configuration or the run directory are not usable.
+        SwarmError: something failed.
+        KeyboardInterrupt: it was interrupted.
+    """
+    config = load_config(options)
+    if options.dry_run:
+        click.echo(config_file.resolved(config), nl=False)
+        return
+    configure_logging(verbose=options.verbose, as_json=options.as_json)
+    folder = _folder(options, config)
+    run_dir = open_run_dir(folder.absolute(), name=config.run.name, resume=options.resume)
+    rim.crash_folder = run_dir.logs
+    write_atomically(run_dir.config, config_file.resolved(config).encode())
+    serving = Serving(config=config, run_dir=run_dir, resume=options.resume, say_ticket=_say_ticket)
+    trio.run(partial(serve, serving))
+
+
+def load_config(options: ServeOptions) -> LearnerConfig:
+    """Return the configuration that the options ask for.
+
+    Raises:
+        ConfigError: it is not valid.
+    """
+    overrides = list(options.overrides)
+    if options.name is not None:
+        overrides.append(f"run.name={options.name}")
+    if options.listen:
+        # JSON strings and lists are TOML, too.
+        overrides.append(f"swarm.listen={json.dumps(options.listen)}")
+    path = options.config_path
+    if path is None and options.resume:
+        # What the run was started with, unless told otherwise.
+        path = _folder(options, None) / RunDir.CONFIG
+    return config_file.load(path, overrides)
+
+
+def read_ticket_file(run_dir: Path) -> str:
+    """Return the ticket that a learner left in its run directory.
+
+    Raises:
+        UsageError: there is none.
+    """
+    path = run_dir / RunDir.TICKET
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file; has a learner been started there?") from None
+
+
+def _folder(options: ServeOptions, config: LearnerConfig | None) -> Path:
+    if options.run_dir is not None:
+        return options.run_dir
+    name = config.run.name if config else options.name
+    if name is None:
+        raise UsageError("which run is to be resumed? Give CONFIG.toml, --run-dir or --name")
+    return RUNS / name
+
+
+def _say_ticket(line: str) -> None:
+    """Print the ticket alone to standard output, and what to do with it to standard error."""
+    click.echo("contributors join with: echo2-node join TICKET", err=True)
+    click.echo(line)
