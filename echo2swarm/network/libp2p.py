@@ -212,9 +212,6 @@ class Libp2pNetwork:
             else:
                 self._learn(PeerInfo(peer=peer, addresses=(where,)))
                 return connection
-            finally:
-                # The library would refuse to dial this peer again for a minute.
-                self._swarm.unblock_peer(ID.from_string(peer))
         raise NetworkError(f"can't reach peer {peer}: {'; '.join(failures) or 'no address known'}")
 
     def _dial_lock(self, peer: PeerId) -> trio.Lock:

@@ -576,6 +576,22 @@ async def test_providers_are_found_through_a_peer_in_between(world: World) -> No
         await eventually(is_found)
 
 
+async def test_a_latecomer_finds_who_provided_before_it_came(world: World) -> None:
+    key = bytes(range(32))
+
+    async with swarm_of(world, 2) as (a, b):
+        await a.provide(key)
+        async with world.join(3) as late:
+            await late.connect(info_of(b))
+            # That it provides the key too must not keep it from asking others.
+            await late.provide(key)
+
+            async def is_found() -> bool:
+                return a.peer in {info.peer for info in await late.find_providers(key)}
+
+            await eventually(is_found)
+
+
 async def test_nobody_provides_what_nobody_provided(world: World) -> None:
     async with swarm_of(world, 2) as (a, _b):
         assert list(await a.find_providers(bytes(32))) == []
@@ -651,6 +667,18 @@ async def test_closing_leaves_no_task_and_frees_the_address(world: World) -> Non
         async with world.join(2, where=address):
             pass
         await eventually(is_clean)
+
+
+async def test_closing_right_after_connecting_leaves_no_task(world: World) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    for _ in range(3):
+        async with swarm_of(world, 2):
+            pass
+        with trio.move_on_after(1):
+            while trio.lowlevel.current_statistics().tasks_living > before:
+                await trio.lowlevel.checkpoint()
+        assert trio.lowlevel.current_statistics().tasks_living == before
 
 
 async def test_the_callers_own_exception_comes_out_as_it_was(world: World) -> None:

@@ -1,10 +1,13 @@
 """What only the real adapter can get wrong; the common promises are in tests/contracts."""
 
 import contextlib
+import random
 import socket
+import subprocess
+import sys
+from collections.abc import Sequence
 
 import pytest
-import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
@@ -18,9 +21,12 @@ from echo2swarm.errors import NetworkError, UsageError
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import group_by_peer, split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
+from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.libp2p import Libp2pNetwork, open_network
 from echo2swarm.network.rpc import call, serve_calls
-from protocols.ids import PeerId
+from protocols import advert
+from protocols.advert import NodeAdvert
+from protocols.ids import PeerId, RunId
 
 ECHO = "/test/echo/1.0.0"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -240,22 +246,90 @@ async def test_an_address_of_another_machine_is_one_clear_error() -> None:
             pass
 
 
-async def test_the_library_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    with structlog.testing.capture_logs() as events:
-        async with open_network(identity_of(1), [LOOPBACK]) as a:
-            async with open_network(identity_of(2), [LOOPBACK]) as b:
-                serve_echo(b)
-                address = info_of(b)
-                await a.connect(address)
-                assert await ask(a, b.peer) == b"hello"
-                with pytest.raises(NetworkError):
-                    await call(a, b.peer, "/no/such", b"", max_reply_bytes=9, timeout_s=9)
-            with pytest.raises(NetworkError):
-                await ask(a, address.peer)
-            with pytest.raises(NetworkError):
-                await a.connect(PeerInfo(peer=address.peer, addresses=("/ip4/127.0.0.1/tcp/1",)))
+CHURN = """
+import logging, sys, trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from echo2swarm.errors import NetworkError
+from echo2swarm.identity import Identity
+from echo2swarm.network.addresses import group_by_peer
+from echo2swarm.network.base import call
+from echo2swarm.network.discovery import Discovery
+from echo2swarm.network.libp2p import open_network
 
-    printed = capfd.readouterr()
-    assert printed.err + printed.out == ""
-    assert {event["log_level"] for event in events} <= {"debug"}
-    assert not any("\n" in str(value) for event in events for value in event.values())
+async def main():
+    me, other = (Identity.of(Ed25519PrivateKey.generate()) for _ in range(2))
+    async with open_network(me, []) as a:
+        async with open_network(other, ["/ip4/127.0.0.1/tcp/0"]) as b:
+            (info,) = group_by_peer(b.addresses())
+            await a.connect(info)
+            with trio.move_on_after(0.001):
+                await a.find_peer(other.peer)
+            await expect_error(call(a, b.peer, "/no/such", b"", max_reply_bytes=9, timeout_s=9))
+        await expect_error(call(a, b.peer, "/no/such", b"", max_reply_bytes=9, timeout_s=9))
+        await expect_error(a.connect(info))
+    logging.warning("logging still works")
+
+async def expect_error(operation):
+    try:
+        await operation
+    except NetworkError as exc:
+        print("NetworkError", "\\n" in str(exc))
+
+import structlog
+structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
+trio.run(main)
+"""
+
+
+def test_the_library_prints_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CHURN], capture_output=True, text=True, check=True, timeout=50
+    )
+
+    assert done.stdout.splitlines() == ["NetworkError False"] * 3
+    assert done.stderr.splitlines() == ["WARNING:root:logging still works"]
+
+
+async def test_a_node_that_knows_only_another_node_finds_the_learner() -> None:
+    run, learner_id = RunId("run-1"), identity_of(1)
+
+    def discovery(network: Network, identity: Identity, boot: Sequence[str]) -> Discovery:
+        def sealed_advert() -> bytes:
+            said = NodeAdvert(
+                run_id=run,
+                peer_id=network.peer,
+                role="node",
+                seq=1,
+                addresses=network.addresses(),
+                name="",
+                engine="",
+                device="",
+                usd_per_hour=0.0,
+                software="",
+            )
+            return advert.write(said, identity.key)
+
+        return Discovery(
+            network,
+            run=run,
+            learner=learner_id.peer,
+            boot=boot,
+            sealed_advert=sealed_advert,
+            rng=random.Random(network.peer),
+            unix_now_s=lambda: 1e9,
+        )
+
+    async with (
+        open_network(learner_id, [LOOPBACK]) as learner,
+        open_network(identity_of(2), [LOOPBACK]) as second,
+        open_network(identity_of(3), [LOOPBACK]) as third,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(discovery(learner, learner_id, []).run)
+        nursery.start_soon(discovery(second, identity_of(2), learner.addresses()).run)
+        with trio.fail_after(30):
+            found = await discovery(third, identity_of(3), second.addresses()).find_learner()
+
+        assert found.peer == learner.peer
+        assert third.connected_peers() >= {learner.peer, second.peer}
+        nursery.cancel_scope.cancel()
