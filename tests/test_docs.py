@@ -25,8 +25,9 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT)
 
 def shell_lines(page: Path) -> Iterator[str]:
     """Yield the lines of all shell blocks of a page, continued lines joined."""
-    for block in re.findall(r"^```(?:sh)?\n(.*?)^```", page.read_text(), flags=re.M | re.S):
-        yield from block.replace("\\\n", " ").splitlines()
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.M | re.S):
+        if language in ("", "sh"):
+            yield from block.replace("\\\n", " ").splitlines()
 
 
 @pages
@@ -39,9 +40,10 @@ def test_links_lead_somewhere(page: Path) -> None:
 @pages
 def test_commands_and_options_that_a_page_shows_exist(page: Path) -> None:
     for line in shell_lines(page):
-        words = shlex.split(line, comments=True)
-        if words and words[0] in GROUPS:
-            check_command(words)
+        # What stands before a command are its environment variables.
+        command = re.sub(r"^(\w+=\S+ )+", "", line)
+        if command.partition(" ")[0] in GROUPS:
+            check_command(shlex.split(command, comments=True))
 
 
 def check_command(words: list[str]) -> None:
