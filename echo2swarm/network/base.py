@@ -3,7 +3,8 @@
 Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
 :mod:`echo2swarm.network.memory`. Rules that callers may rely on:
 
-- every method may be cancelled at any checkpoint without harm to other streams;
+- every method may be cancelled at any checkpoint without harm to other streams: a
+  cancelled ``receive`` loses nothing, a cancelled ``send`` costs its own stream;
 - whatever goes wrong with a peer surfaces as :class:`NetworkError` or as
   :class:`~protocols.errors.RemoteProtocolError`, nothing else;
 - a handler's exception ends its stream, never the process;
@@ -128,12 +129,17 @@ class Network(Protocol):
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         """Join a gossip topic; the channel yields what the validator accepted.
 
+        What we publish ourselves is neither judged nor delivered here.
         The channel is bounded: a reader that lags behind loses the oldest messages.
         """
         ...
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Gossip ``data`` (under 1 MiB) to everybody who subscribed to ``topic``."""
+        """Gossip ``data`` to everybody who subscribed to ``topic``.
+
+        Raises:
+            LocalProtocolError: it is longer than a million bytes.
+        """
         ...
 
     async def provide(self, key: bytes) -> None:
@@ -149,7 +155,11 @@ class Network(Protocol):
         ...
 
     async def put_record(self, key: str, value: bytes) -> None:
-        """Store a sealed advert in the DHT under :func:`protocols.advert.key_of`."""
+        """Store a sealed advert in the DHT under :func:`protocols.advert.key_of`.
+
+        Raises:
+            LocalProtocolError: it is not an advert for ``key``, signed by its peer.
+        """
         ...
 
     async def get_record(self, key: str) -> bytes | None:
