@@ -36,6 +36,7 @@ log = structlog.get_logger()
 T = TypeVar("T")
 
 _TERM_GRACE_S: Final = 3.0
+_EXIT_STATUS_S: Final = 1.0
 _LOG_TAIL_BYTES: Final = 2000
 
 
@@ -136,6 +137,18 @@ class Child:
                 await self._dead.wait()
 
     async def _read(self) -> None:
+        try:
+            await self._take_answers()
+            # The socket closes a moment before the exit status is there, which says more.
+            with trio.move_on_after(_EXIT_STATUS_S):
+                while self._process.poll() is None:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+        finally:
+            self._dead.set()
+            for pending in self._pending.values():
+                pending.done.set()
+
+    async def _take_answers(self) -> None:
         frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
         decoder = msgspec.msgpack.Decoder(Answer)
         try:
@@ -146,10 +159,6 @@ class Child:
             pass  # as good as an end of stream: the child is gone
         except (RemoteProtocolError, msgspec.MsgspecError) as exc:
             log.error("child.garbled", child=self.name, error=str(exc))
-        finally:
-            self._dead.set()
-            for pending in self._pending.values():
-                pending.done.set()
 
     def _take(self, answer: Answer) -> None:
         pending = self._pending.get(answer.call_id)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -39,30 +39,6 @@ MAX_BATCH: Final = 16
 
 _NAME: Final = "scorer"
 _NUM_DRAW_ATTEMPTS: Final = 2
-
-
-class Scorer(Protocol):
-    """The task, as the learner sees it."""
-
-    @property
-    def opened(self) -> TaskOpened:
-        """What the task is."""
-        ...
-
-    async def draw(self, start: int, count: int) -> tuple[Prompt, ...]:
-        """Return prompts number ``start`` to ``start + count - 1`` of the run.
-
-        Raises:
-            ChildError: the task can't make them.
-        """
-        ...
-
-    async def score(self, completions: Sequence[Completion]) -> tuple[Reward, ...]:
-        """Return the rewards of ``completions``, in their order.
-
-        Whatever goes wrong with one of them is told in its own :class:`Reward`.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +77,7 @@ async def open_scorer(
     seed: int,
     log_path: Path | None = None,
     limits: ScorerLimits | None = None,
-) -> AsyncIterator[Scorer]:
+) -> AsyncIterator["ProcessScorer"]:
     """Run the scorer process for the length of the context.
 
     Args:
@@ -117,7 +93,7 @@ async def open_scorer(
     """
     if limits is None:
         limits = ScorerLimits(score_s=float(task.get("score_limit_s", ScorerLimits().score_s)))
-    scorer = _ProcessScorer(OpenTask(dict(task), str(model_dir), seed), log_path, limits)
+    scorer = ProcessScorer(OpenTask(dict(task), str(model_dir), seed), log_path, limits)
     async with trio.open_nursery() as nursery:
         failed: ChildError | None = await nursery.start(scorer.run)
         if failed is None:
@@ -132,8 +108,11 @@ async def open_scorer(
         raise failed
 
 
-class _ProcessScorer:
-    """Hands jobs to the task that owns the process, one at a time, and waits for each."""
+class ProcessScorer:
+    """The task, as the learner sees it; any number of tasks may call it at once.
+
+    Hands jobs to the task that owns the process, one at a time, and waits for each.
+    """
 
     def __init__(self, task: OpenTask, log_path: Path | None, limits: ScorerLimits) -> None:
         self._task = task
@@ -145,10 +124,16 @@ class _ProcessScorer:
 
     @property
     def opened(self) -> TaskOpened:
+        """What the task is."""
         assert self._opened is not None  # noqa: S101  # nobody has it before it is open
         return self._opened
 
     async def draw(self, start: int, count: int) -> tuple[Prompt, ...]:
+        """Return prompts number ``start`` to ``start + count - 1`` of the run, which has no last.
+
+        Raises:
+            ChildError: the task can't make them.
+        """
         message = DrawPrompts(start, count)
         for _ in range(_NUM_DRAW_ATTEMPTS - 1):
             try:
@@ -159,6 +144,13 @@ class _ProcessScorer:
         return (await self._do(message, Prompts, silence_s=self._limits.draw_s)).prompts
 
     async def score(self, completions: Sequence[Completion]) -> tuple[Reward, ...]:
+        """Return the rewards of ``completions``, in their order.
+
+        Whatever goes wrong with one of them is told in its own :class:`Reward`.
+
+        Raises:
+            ChildError: the scorer has an error of its own.
+        """
         rewards: list[Reward] = []
         for start in range(0, len(completions), MAX_BATCH):
             rewards += await self._score_batch(completions[start : start + MAX_BATCH])

@@ -30,9 +30,11 @@ def math_verifier() -> Callable[[str, str], bool]:
 
     @lru_cache(maxsize=1024)
     def parsed(answer: str) -> list[Any]:
-        # Data sets hold both `\\frac12` and `$\\frac12$`; only the second is taken for LaTeX.
-        for text in (answer, f"${answer}$"):
-            if found := parse(text, parsing_timeout=None):
+        # Data sets hold bare LaTeX, which is only taken for it between dollar signs: without them,
+        # `3, 4` would be 4. An answer that is a sentence brings its own.
+        for text in (f"${answer}$", answer):
+            found = parse(text, fallback_mode="no_fallback", parsing_timeout=None)
+            if found:
                 return list(found)
         raise ValueError(f"can't read the right answer {answer!r} as mathematics")
 

@@ -13,6 +13,10 @@ def make_prompt(index: int, seed: int) -> dict[str, Any]:
     return {"prompt": f"{seed}/{index}", "wanted": index}
 
 
+def make_chat(index: int, seed: int) -> dict[str, Any]:
+    return {"prompt": [{"role": "user", "content": f"{seed}/{index}"}], "wanted": index}
+
+
 def score(completion: str, item: Mapping[str, Any]) -> float:
     match completion:
         case "raise":

@@ -83,6 +83,17 @@ async def test_a_process_that_was_killed_is_replaced_and_nothing_is_lost(
     assert right.reward == 1.0
 
 
+async def test_chats_are_rendered_without_loading_torch(model: Path, log_path: Path) -> None:
+    task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_chat"}
+
+    async with open_scorer(task, model, seed=5, log_path=log_path) as scorer:
+        (prompt,) = await scorer.draw(7, 1)
+        (torch,) = await scorer.score(completions("torch"))
+
+    assert prompt.text == "[user] 5/7\n[assistant]"
+    assert torch.reward == 0.0
+
+
 async def test_many_completions_are_scored_in_order(model: Path, log_path: Path) -> None:
     texts = [str(i % 3) for i in range(2 * MAX_BATCH + 5)]
 
