@@ -33,10 +33,14 @@ class Dropped:
 class SampleStatus(Enum):
     """Where a sample is, for whoever submits a result of it."""
 
-    OPEN = "without a result"
-    TAKEN = "has a result already"
-    STALE = "its group was dropped: too old"
-    CLOSED = "its group was dropped"
+    OPEN = "open"
+    """It lacks a result."""
+    TAKEN = "taken"
+    """It has one, or one is being judged."""
+    STALE = "stale"
+    """Its group was dropped because it became too old."""
+    CLOSED = "closed"
+    """Its group was dropped for another reason."""
 
 
 @dataclass(slots=True)

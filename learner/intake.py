@@ -21,10 +21,10 @@ from protocols.rollouts import FinishReason, Rollout, RolloutSubmission
 MAX_LOGPROB: Final = 1e-4
 """Rounding may push the logprob of a certain token this far above 0."""
 
-_STATUS_REASONS: Final = {
-    SampleStatus.TAKEN: Reason.DUPLICATE,
-    SampleStatus.STALE: Reason.STALE,
-    SampleStatus.CLOSED: Reason.LEASE_EXPIRED,
+_NOT_WANTED: Final = {
+    SampleStatus.TAKEN: (Reason.DUPLICATE, "there is a result of this sample already"),
+    SampleStatus.STALE: (Reason.STALE, "other completions of its prompt became too old"),
+    SampleStatus.CLOSED: (Reason.LEASE_EXPIRED, "its prompt is not needed any more"),
 }
 
 
@@ -114,8 +114,8 @@ def check_version(rollout: Rollout, lease: LeaseRecord, facts: VersionFacts) -> 
 
 def check_status(status: SampleStatus) -> Refusal | None:
     """Check that a result of this sample is still wanted."""
-    reason = _STATUS_REASONS.get(status)
-    return None if reason is None else Refusal(reason, f"this sample {status.value}")
+    found = _NOT_WANTED.get(status)
+    return None if found is None else Refusal(*found)
 
 
 def check_content(rollout: Rollout, rules: ContentRules) -> Refusal | None:

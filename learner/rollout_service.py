@@ -239,6 +239,8 @@ class RolloutService:
         await self._desk.record_drops(drops)
 
     def _tell_refused(self, peer: PeerId, refusals: Sequence[Refusal], *, lease: str) -> None:
+        if self._progress.is_finished:
+            return  # nobody's fault
         details = {refusal.reason: refusal.detail for refusal in refusals}
         for reason, count in Counter(refusal.reason for refusal in refusals).items():
             self._nodes.refused(peer, reason, details[reason], count)

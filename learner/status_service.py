@@ -30,7 +30,7 @@ from protocols.status import (
 )
 
 WRITE_EVERY_S: Final = 1.0
-_NAP_S: Final = 0.1
+_NAP_S: Final = 0.25
 
 log = structlog.get_logger()
 
@@ -131,7 +131,7 @@ async def watch_loop_delay(progress: Progress) -> None:
     while True:
         due_s = trio.current_time() + _NAP_S
         worst_s = 0.0
-        for _ in range(10):
+        for _ in range(4):
             await trio.sleep_until(due_s)
             worst_s = max(worst_s, trio.current_time() - due_s)
             due_s = trio.current_time() + _NAP_S

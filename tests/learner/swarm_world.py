@@ -1,0 +1,402 @@
+"""A real learner on an in-memory network, with a fake trainer, scorer and publisher.
+
+Nodes are scripted: they keep the wire protocols, and nothing else of a real node.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from echo2swarm.errors import NetworkError
+from echo2swarm.jsonlines import JsonLines
+from echo2swarm.network.addresses import group_by_peer
+from echo2swarm.network.memory import MemoryHub
+from echo2swarm.network.memory_node import MemoryNetwork
+from echo2swarm.network.rpc import call
+from echo2swarm.weights.traffic import Traffic
+from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
+from learner.ledger import Ledger, open_ledger
+from learner.ledger_resume import LeftOver
+from learner.ports import Published
+from learner.runtime import Learner, Parts
+from learner.scoring.messages import Completion, Prompt, Reward
+from learner.training.messages import TrainGroup, Updated
+from protocols import activation, leases, rollouts, status
+from protocols import advert as advert_protocol
+from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols.advert import NodeAdvert
+from protocols.codec import decode, encode
+from protocols.ids import PeerId, PolicyVersion, RunId
+from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
+from protocols.packed import pack_tokens, unpack_tokens
+from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
+from protocols.sampling import SamplingParams
+from protocols.status import StatusReply, StatusRequest
+from tests.learner.samples import STOP, rollout
+
+RUN = RunId("test-run")
+UNSCORABLE_TOKEN = 13
+Alter = Callable[[Rollout], Rollout]
+
+
+def config(
+    *,
+    num_steps: int = 3,
+    max_staleness: int = 2,
+    prompts_per_step: int = 2,
+    group_size: int = 2,
+    publish_every: int = 1,
+    lease_timeout_s: float = 30.0,
+) -> LearnerConfig:
+    return LearnerConfig(
+        run=RunTable(num_steps=num_steps),
+        swarm=SwarmTable(heartbeat_s=1.0),
+        rollouts=RolloutTable(
+            prompts_per_step=prompts_per_step,
+            group_size=group_size,
+            max_staleness=max_staleness,
+            publish_every=publish_every,
+            max_new_tokens=4,
+            lease_prompts=1,
+            lease_timeout_s=lease_timeout_s,
+        ),
+    )
+
+
+class FakeTrainer:
+    """Waits instead of training, and checks on its own what it is given."""
+
+    def __init__(self, *, step: int = 0, train_s: float = 4.0, max_staleness: int = 2) -> None:
+        self.step = step
+        self.batches: list[list[TrainGroup]] = []
+        self._train_s = train_s
+        self._max_staleness = max_staleness
+
+    async def update(self, step: int, groups: Sequence[TrainGroup]) -> Updated:
+        assert step == self.step
+        for group in groups:
+            for made in group.rollouts:
+                assert 0 <= step - made.version <= self._max_staleness
+        self.batches.append(list(groups))
+        await trio.sleep(self._train_s)
+        self.step += 1
+        return Updated(self.step, {"loss": 0.5}, {})
+
+    async def write_weights(self, folder: Path) -> None:
+        await trio.Path(folder).mkdir()
+
+    async def save_checkpoint(self, folder: Path) -> None:
+        await trio.Path(folder).mkdir()
+
+    @property
+    def trained(self) -> list[int]:
+        return [group.group_id for batch in self.batches for group in batch]
+
+
+class FakeScorer:
+    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+        await trio.lowlevel.checkpoint()
+        return [
+            Prompt(i, pack_tokens([1, i % 8]), f"prompt {i}") for i in range(start, start + count)
+        ]
+
+    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+        await trio.lowlevel.checkpoint()
+        return [
+            Reward(None, "", "no digits")
+            if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)
+            else Reward(1.0, "text")
+            for completion in completions
+        ]
+
+
+class FakePublisher:
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+
+    async def prepare(self, version: PolicyVersion, snapshot: Path) -> Published:
+        assert await trio.Path(snapshot).is_dir()
+        return Published(version=version, weights_sha256=bytes(32), size_bytes=1)
+
+    async def announce(self, version: PolicyVersion) -> None:
+        await trio.lowlevel.checkpoint()
+        self.versions.append(version)
+
+
+@dataclass
+class World:
+    """Everything a test needs to look at."""
+
+    hub: MemoryHub
+    learner: Learner
+    network: MemoryNetwork
+    trainer: FakeTrainer
+    publisher: FakePublisher
+    ledger: Ledger
+    folder: Path
+    nursery: trio.Nursery
+    results: list[bool] = field(default_factory=list)
+    finished: trio.Event = field(default_factory=trio.Event)
+    saved_steps: list[int] = field(default_factory=list)
+
+    def start_node(self, number: int, **options: object) -> "ScriptedNode":
+        node = ScriptedNode(self, number, **options)  # type: ignore[arg-type]
+        self.nursery.start_soon(node.run)
+        return node
+
+    async def status(self) -> StatusReply:
+        return self.learner.status.status()
+
+
+@asynccontextmanager
+async def open_world(
+    folder: Path,
+    with_config: LearnerConfig | None = None,
+    *,
+    train_s: float = 4.0,
+    step: int = 0,
+    left_over: LeftOver | None = None,
+) -> AsyncIterator[World]:
+    """Run a learner for the time of the context; its end sets ``finished``."""
+    settings = with_config or config()
+    table = settings.rollouts
+    hub = MemoryHub(seed=1, latency_s=(0.01, 0.02))
+    trainer = FakeTrainer(step=step, train_s=train_s, max_staleness=table.max_staleness)
+    publisher = FakePublisher()
+    saved: list[int] = []
+
+    async def save(at_step: int) -> None:
+        await trio.lowlevel.checkpoint()
+        saved.append(at_step)
+
+    async with (
+        hub.network(_key(0)) as network,
+        open_ledger(
+            folder / "ledger.sqlite", run_id=RUN, max_staleness=table.max_staleness
+        ) as ledger,
+        trio.open_nursery() as nursery,
+    ):
+        with JsonLines(folder / "metrics.jsonl") as metrics:
+            learner = Learner(
+                Parts(
+                    config=settings,
+                    run_id=RUN,
+                    network=network,
+                    traffic=Traffic(),
+                    trainer=trainer,
+                    scorer=FakeScorer(),
+                    publisher=publisher,
+                    ledger=ledger,
+                    metrics=metrics,
+                    save_checkpoint=save,
+                    sampling=SamplingParams(
+                        temperature=1.0, max_new_tokens=4, stop_token_ids=(STOP,)
+                    ),
+                    vocab_size=16,
+                    step=step,
+                    left_over=left_over or LeftOver(groups=(), next_group=0, num_rollouts_undone=0),
+                    snapshots=folder / "snapshots",
+                    status_file=folder / "status.json",
+                ),
+                rng=random.Random(1),
+            )
+            world = World(
+                hub,
+                learner,
+                network,
+                trainer,
+                publisher,
+                ledger,
+                folder,
+                nursery,
+                saved_steps=saved,
+            )
+            started = trio.Event()
+
+            async def run() -> None:
+                world.results.append(await learner.run(on_started=started.set))
+                world.finished.set()
+
+            nursery.start_soon(run)
+            await started.wait()
+            yield world
+            nursery.cancel_scope.cancel()
+
+
+def _key(number: int) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(bytes([number + 1]) * 32)
+
+
+class ScriptedNode:
+    """Joins, follows versions, works, submits; as told.
+
+    Args:
+        world: where.
+        number: its identity.
+        session_id: of this process.
+        generate_s: for one lease.
+        broadcast_s: from a version's announcement to its use.
+        alter: changes every rollout before it is submitted.
+        usd_per_hour: its price.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        number: int,
+        *,
+        session_id: str = "session-1",
+        generate_s: float = 2.0,
+        broadcast_s: float = 0.5,
+        alter: Alter | None = None,
+        usd_per_hour: float = 1.0,
+    ) -> None:
+        self.world = world
+        self.key = _key(number)
+        self.name = f"node-{number}"
+        self.session_id = session_id
+        self.generate_s = generate_s
+        self.broadcast_s = broadcast_s
+        self.alter = alter
+        self.usd_per_hour = usd_per_hour
+        self.applied: int | None = None
+        self.state = NodeState.JOINING
+        self.directive = Directive.STANDBY
+        self.replies: list[SubmissionReply] = []
+        self.leases: list[Lease] = []
+        self.network: MemoryNetwork | None = None
+        self.peer = PeerId("")
+        self.joined = trio.Event()
+        self.was_dismissed = False
+
+    async def run(self) -> None:
+        """Take part until dismissed, or killed through the hub."""
+        async with self.world.hub.network(self.key) as network:
+            self.network, self.peer = network, network.peer
+            (learner,) = group_by_peer(self.world.network.addresses())
+            await network.connect(learner)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._work)
+                    await self._beat()
+                    nursery.cancel_scope.cancel()
+            except* NetworkError:
+                pass  # it was killed
+
+    def kill(self) -> None:
+        self.world.hub.kill(self.peer)
+
+    async def _beat(self) -> None:
+        while True:
+            reply = await self.heartbeat()
+            self.joined.set()
+            self.directive = reply.directive
+            if reply.directive is Directive.FINISHED:
+                self.was_dismissed = True
+                self.state = NodeState.LEFT
+                await self.heartbeat()
+                return
+            if self.applied is None or reply.newest_version > self.applied:
+                await trio.sleep(self.broadcast_s)
+                self.applied, self.state = reply.newest_version, NodeState.ACTIVE
+            else:
+                await trio.sleep(reply.next_heartbeat_s)
+
+    async def _work(self) -> None:
+        while True:
+            if self.applied is None or self.directive is not Directive.ACTIVE:
+                await trio.sleep(0.2)
+                continue
+            reply = await self.ask()
+            if reply.lease is None:
+                await trio.sleep(reply.retry_after_s)
+                continue
+            version = self.applied
+            await trio.sleep(self.generate_s)
+            await self.submit(reply.lease.lease_id, self.rollouts_of(reply.lease, version))
+
+    async def heartbeat(self, **changes: object) -> HeartbeatReply:
+        fields: dict[str, object] = {
+            "run_id": RUN,
+            "session_id": self.session_id,
+            "advert": self.advert(),
+            "state": self.state,
+            "applied_version": self.applied,
+            "held_version": self.applied,
+            "num_rollouts_in_hand": 0,
+            "num_engine_restarts": 0,
+            "payload_bytes_sent": 0,
+            "payload_bytes_received": 0,
+        }
+        beat = Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
+        data = await self._call(activation.PROTOCOL_ID, encode(beat, max_bytes=1 << 20))
+        return decode(data, HeartbeatReply, max_bytes=1 << 20)
+
+    def advert(self) -> bytes:
+        assert self.network is not None
+        return advert_protocol.write(
+            NodeAdvert(
+                run_id=RUN,
+                peer_id=self.peer,
+                role="node",
+                seq=1,
+                addresses=self.network.addresses(),
+                name=self.name,
+                engine="scripted",
+                device="none",
+                usd_per_hour=self.usd_per_hour,
+                software="test",
+            ),
+            self.key,
+        )
+
+    async def ask(self, *, wait_s: float = 10.0, run_id: str = RUN) -> LeaseReply:
+        request = LeaseRequest(run_id, self.session_id, self.applied or 0, 64, wait_s)
+        reply = await self._lease_call(request)
+        if reply.lease is not None:
+            self.leases.append(reply.lease)
+        return reply
+
+    async def give_back(self, lease_id: str) -> LeaseReply:
+        return await self._lease_call(LeaseReturn(RUN, self.session_id, lease_id, "test"))
+
+    def rollouts_of(self, lease: Lease, version: int) -> list[Rollout]:
+        made = [
+            rollout(group_id=group.group_id, index=spec.index, version=version)
+            for group in lease.groups
+            for spec in group.samples
+        ]
+        return [self.alter(one) for one in made] if self.alter else made
+
+    async def submit(
+        self, lease_id: str, made: Sequence[Rollout], *, run_id: str = RUN
+    ) -> SubmissionReply:
+        submission = RolloutSubmission(run_id, self.session_id, lease_id, tuple(made), 1.0)
+        data = await self._call(rollouts.PROTOCOL_ID, encode(submission, max_bytes=1 << 20))
+        reply = decode(data, SubmissionReply, max_bytes=1 << 20)
+        self.replies.append(reply)
+        return reply
+
+    async def status(self) -> StatusReply:
+        data = await self._call(status.PROTOCOL_ID, encode(StatusRequest(RUN), max_bytes=999))
+        return decode(data, StatusReply, max_bytes=1 << 20)
+
+    async def _lease_call(self, message: LeaseRequest | LeaseReturn) -> LeaseReply:
+        data = await self._call(leases.PROTOCOL_ID, encode(message, max_bytes=1 << 20))
+        return decode(data, LeaseReply, max_bytes=1 << 23)
+
+    async def _call(self, protocol: str, request: bytes) -> bytes:
+        assert self.network is not None
+        return await call(
+            self.network,
+            self.world.network.peer,
+            protocol,
+            request,
+            max_reply_bytes=1 << 23,
+            timeout_s=60,
+        )
