@@ -10,7 +10,8 @@ time, and performs the effects it gets back, in order. The rules:
 - rarest chunk first, among equals those of our share (the peers we know divide the
   chunks by their rank), ties at random: so peers fetch different chunks, and trade them;
 - the source (the learner) is asked only for what no proven peer has, unless the peers
-  would take longer than ``source_patience_s`` to deliver the rest;
+  would take longer to deliver the rest than everything has taken so far, and longer
+  than ``source_patience_s``;
 - no chunk is asked of two holders, except at the end: when nothing else is left to ask
   for, a chunk that has been waited for longer than ``endgame_after_s`` is asked once more;
 - a bad hash bans the holder for this payload; silence drops it, and it may come back.
@@ -140,6 +141,8 @@ class ChunkPull:
         self._checking: dict[int, int] = {}
         self._holders: dict[PeerId, _Holder] = {}
         self._banned: set[PeerId] = set()
+        self._began_at_s = inf
+        """When the first chunk was asked for."""
         self._peer_rate = 0.0
         self._peer_rate_at_s = -inf
         self._source_idle_since_s: float | None = None
@@ -373,7 +376,8 @@ class ChunkPull:
         self._wake_at_s = min(self._wake_at_s, now_s + self._settings.source_grace_s)
         if now_s - self._source_idle_since_s < self._settings.source_grace_s:
             return False
-        return num_open > self._peer_rate_per_s(now_s) * self._settings.source_patience_s
+        patience_s = max(self._settings.source_patience_s, now_s - self._began_at_s)
+        return num_open > self._peer_rate_per_s(now_s) * patience_s
 
     def _peer_rate_per_s(self, now_s: float) -> float:
         return self._peer_rate * exp((self._peer_rate_at_s - now_s) / RATE_WINDOW_S)
@@ -403,6 +407,7 @@ class ChunkPull:
         return None
 
     def _mark_asked(self, holder: PeerId, index: int, now_s: float) -> None:
+        self._began_at_s = min(self._began_at_s, now_s)
         chunks = self._holders[holder].chunks
         timeout_s = self._settings.chunk_timeout_s * (len(chunks) + 1)
         chunks[index] = _Asked(now_s, now_s + timeout_s)

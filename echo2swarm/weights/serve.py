@@ -47,6 +47,8 @@ IDLE_S: Final = 600.0
 """A downloader that asks for nothing this long is gone."""
 SEND_S: Final = 60.0
 """A downloader that does not take one answer within this is gone."""
+NEWS_S: Final = 0.05
+"""News of chunks waits this long for more of it: a message costs as much for one as for many."""
 MAX_STREAMS: Final = 64
 MAX_STREAMS_PER_PEER: Final = 8
 
@@ -136,7 +138,8 @@ class ChunkServer:
 async def _tell_news(stream: Stream, payload: Payload, num_told: int) -> None:
     while num_told < payload.ref.num_chunks:
         await payload.wait_for_news(num_told)
-        # What comes while this is being sent goes into the next message, together.
+        if payload.num_held < payload.ref.num_chunks:
+            await trio.sleep(NEWS_S)
         news = payload.arrived_since(num_told)[:MAX_HAVE_INDICES]
         num_told += len(news)
         await _send(stream, Have(tuple(news)))

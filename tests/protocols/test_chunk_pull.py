@@ -405,4 +405,4 @@ def test_peers_with_slow_uplinks_do_not_hold_the_payload_back() -> None:
     network.run(until_s=600)
 
     # A star takes 3; waiting for the peers instead, that are 20 times as slow, takes 14.
-    assert max(peer.finished_at_s for peer in swarm.honest) <= 4 * 300 * 0.02
+    assert max(peer.finished_at_s for peer in swarm.honest) <= 6 * 300 * 0.02
