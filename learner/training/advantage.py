@@ -17,7 +17,7 @@ def group_advantages(rewards_G: Sequence[float], *, scale: bool) -> list[float] 
         rewards_G: finite.
         scale: divide by the standard deviation (GRPO), or don't (Dr. GRPO).
     """
-    if min(rewards_G) == max(rewards_G):
+    if len(set(rewards_G)) < 2:
         return None
     mean = math.fsum(rewards_G) / len(rewards_G)
     centred = [reward - mean for reward in rewards_G]
@@ -43,10 +43,12 @@ def length_weights(
             tokens, divided by a constant (Dr. GRPO).
         constant: the length for "constant".
     """
+    num_samples = len(lengths_S)
     match norm:
         case "token":
-            return [1 / max(1, sum(lengths_S))] * len(lengths_S)
+            num_tokens = max(1, sum(lengths_S))
+            return [1 / num_tokens for _ in lengths_S]
         case "sequence":
-            return [1 / (len(lengths_S) * max(1, length)) for length in lengths_S]
+            return [1 / (num_samples * max(1, length)) for length in lengths_S]
         case "constant":
-            return [1 / (len(lengths_S) * constant)] * len(lengths_S)
+            return [1 / (num_samples * constant) for _ in lengths_S]

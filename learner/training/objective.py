@@ -68,9 +68,9 @@ def kl_penalties(
     policy_N: torch.Tensor,
     reference_N: torch.Tensor,
 ) -> torch.Tensor:
-    """Return Schulman's k3 estimate of KL(policy, reference) per token: never negative."""
+    """Return Schulman's k3 estimate of KL(policy, reference) per token; at least 0."""
     difference_N = (reference_N - policy_N).clamp(max=_MAX_LOG_RATIO)
-    return difference_N.exp() - 1 - difference_N
+    return difference_N.expm1() - difference_N
 
 
 def _ratio(policy_N: torch.Tensor, prox_N: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,148 @@
+"""Checkpoints: resuming is as if nothing had happened; half a checkpoint is none."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from echo2swarm.errors import StoreError
+from learner.training.checkpoint import load_checkpoint
+from learner.training.folders import STATE, checkpoint_name, new_folder, whole_checkpoints
+from learner.training.messages import Start
+from learner.training.trainer import Trainer
+from learner.training.weights import model_tensors
+from learner.training.worker import open_trainer
+from tests.echo2swarm.full_disk import full_disk
+from tests.learner.training.model_inputs import random_groups, start
+
+pytestmark = pytest.mark.model
+
+
+def trainer_of(call: Start) -> Trainer:
+    trainer = open_trainer(call)
+    assert isinstance(trainer, Trainer)
+    return trainer
+
+
+def silent(what: str, done: float, total: float) -> None:
+    pass
+
+
+def assert_same(one: Trainer, other: Trainer) -> None:
+    assert one.step == other.step
+    for name, tensor in model_tensors(one._model).items():
+        assert torch.equal(tensor, model_tensors(other._model)[name]), name
+
+
+def test_a_resumed_trainer_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    trainer = trainer_of(start())
+    for step in range(2):
+        trainer.update(step, random_groups(step), silent)
+    trainer.save_checkpoint(tmp_path / "saved")
+
+    resumed = trainer_of(start(checkpoint_dir=str(tmp_path / "saved")))
+    assert_same(resumed, trainer)
+    assert resumed.started().step == 2
+    for step in range(2, 4):
+        metrics = trainer.update(step, random_groups(step), silent).metrics
+        other = resumed.update(step, random_groups(step), silent).metrics
+        assert metrics["grad_norm"] == other["grad_norm"]
+
+    assert_same(resumed, trainer)
+
+
+def test_a_checkpoint_before_the_first_update_is_one_too(tmp_path: Path) -> None:
+    trainer_of(start()).save_checkpoint(tmp_path / "saved")
+
+    assert_same(trainer_of(start(checkpoint_dir=str(tmp_path / "saved"))), trainer_of(start()))
+
+
+def test_an_existing_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
+    trainer = trainer_of(start())
+    trainer.save_checkpoint(tmp_path / "saved")
+
+    with pytest.raises(StoreError, match="saved exists"):
+        trainer.save_checkpoint(tmp_path / "saved")
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", STATE])
+@pytest.mark.parametrize("damage", ["missing", "cut short"])
+def test_a_damaged_checkpoint_is_ignored_and_refused(
+    tmp_path: Path, name: str, damage: str
+) -> None:
+    trainer = trainer_of(start())
+    for step in range(2):
+        trainer.save_checkpoint(tmp_path / checkpoint_name(step))
+        trainer.update(step, random_groups(step), silent)
+    newest = tmp_path / checkpoint_name(1)
+    data = (newest / name).read_bytes()
+    (newest / name).unlink()
+    if damage == "cut short":
+        (newest / name).write_bytes(data[: len(data) // 2])
+
+    assert whole_checkpoints(tmp_path) == [(0, tmp_path / checkpoint_name(0))]
+    with pytest.raises(StoreError, match="not complete"):
+        trainer_of(start(checkpoint_dir=str(newest)))
+
+
+def test_checkpoints_are_listed_oldest_first(tmp_path: Path) -> None:
+    trainer = trainer_of(start())
+    trainer.save_checkpoint(tmp_path / checkpoint_name(0))
+    trainer.update(0, (), silent)
+    trainer.save_checkpoint(tmp_path / checkpoint_name(1))
+    shutil.copytree(tmp_path / checkpoint_name(0), tmp_path / ".step-00000002.partial")
+
+    assert whole_checkpoints(tmp_path) == [
+        (0, tmp_path / checkpoint_name(0)),
+        (1, tmp_path / checkpoint_name(1)),
+    ]
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
+    trainer_of(start()).save_checkpoint(tmp_path / "saved")
+    other = trainer_of(start())
+    other._model.get_submodule("model.layers")[0].mlp.register_parameter(  # type: ignore[index]
+        "extra", torch.nn.Parameter(torch.zeros(1))
+    )
+
+    with pytest.raises(StoreError, match="not those of this model"):
+        load_checkpoint(tmp_path / "saved", other._model, other._optimizer)
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        with new_folder(tmp_path / "a") as partial:
+            (partial / "file").write_bytes(b"1")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StoreError, match=r"can't write .*/a: .*No space left.*free some"):
+        fail()
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_fails_the_checkpoint_and_leaves_the_trainer_as_it_was(tmp_path: Path) -> None:
+    trainer = trainer_of(start())
+    trainer.update(0, random_groups(0), silent)
+
+    with full_disk(after_bytes=100_000), pytest.raises(StoreError, match=r"can't write .*saved"):
+        trainer.save_checkpoint(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+    trainer.save_checkpoint(tmp_path / "saved")
+    assert_same(trainer_of(start(checkpoint_dir=str(tmp_path / "saved"))), trainer)
+
+
+def test_what_a_dead_process_left_half_written_is_replaced(tmp_path: Path) -> None:
+    leftover = tmp_path / ".a.partial"
+    leftover.mkdir()
+    (leftover / "old").write_bytes(b"1")
+
+    with new_folder(tmp_path / "a") as partial:
+        (partial / "new").write_bytes(b"2")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["new"]
