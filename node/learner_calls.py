@@ -16,6 +16,8 @@ WAIT_S: Final = 15.0
 CALL_S: Final = 15.0
 SUBMIT_S: Final = 60.0
 """The learner scores rollouts before it answers."""
+MAX_PER_SUBMISSION: Final = 512
+"""Verdicts come back soon, and their message stays small."""
 _ROLLOUT_OVERHEAD_BYTES: Final = 256
 """More than a rollout's fields beside its arrays take."""
 
@@ -101,7 +103,7 @@ def in_submissions(
     made: Sequence[Rollout],
     *,
     max_bytes: int = rollouts.MAX_REQUEST_BYTES - 4096,
-    max_rollouts: int = rollouts.MAX_ROLLOUTS,
+    max_rollouts: int = MAX_PER_SUBMISSION,
 ) -> Iterator[tuple[Rollout, ...]]:
     """Yield the rollouts in order, so many at a time as one submission may hold."""
     batch: list[Rollout] = []

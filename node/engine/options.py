@@ -16,7 +16,10 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of all engine options: immutable, and unknown names are an error."""
+    """Of every engine; immutable, and unknown names are an error."""
+
+    max_batch: AtLeastOne = 128
+    """Most completions sampled at once."""
 
 
 class TransformersOptions(Options, frozen=True):
@@ -28,8 +31,6 @@ class TransformersOptions(Options, frozen=True):
     """Of the computation; ``auto`` takes bfloat16 where the hardware multiplies it fast."""
     threads: Natural = 0
     """CPU threads; 0 takes half of the cores, for a learner or other nodes may need the rest."""
-    max_batch: AtLeastOne = 128
-    """Most completions decoded at once."""
     batch_tokens: AtLeastOne = 65_536
     """Most tokens, prompts included, that one batch may come to hold in its cache."""
 

@@ -86,10 +86,8 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
                 options=options,
                 env=_torch_env(num_threads(options.threads)),
             )
-        case "vllm":
-            raise UsageError("engine 'vllm' is not available yet; use --engine transformers")
         case _:
-            raise UsageError(f"there is no engine {kind!r}; there are: sleep, transformers")
+            raise UsageError(f"engine {kind!r} is not available yet; use --engine transformers")
 
 
 def _torch_env(threads: int) -> dict[str, str]:
@@ -157,7 +155,10 @@ class ProcessEngine:
     async def load_policy(self, policy: PolicyFiles) -> float:
         """Apply a version, and return how many seconds that took."""
         message = LoadPolicy(policy.version, str(policy.weights_dir), str(policy.assets_dir))
+        child = self._child
         loaded = await self._call(message, PolicyLoaded, timeout_s=_LOAD_TIMEOUT_S)
+        if self._child is not child:
+            raise EngineDownError("the engine died after it had applied the policy")
         self._applied_version = PolicyVersion(loaded.version)
         return loaded.seconds
 

@@ -1,0 +1,139 @@
+"""``echo2-node``: contribute a machine to a swarm.
+
+Nothing heavy is imported before ``--help`` has answered, and torch never in this process.
+"""
+
+from pathlib import Path
+
+import click
+
+from echo2swarm.cli_errors import Rim, run_cli
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="echo2swarm")
+def node() -> None:
+    """Contribute this machine to the training of a language model."""
+
+
+@node.command()
+@click.argument("ticket", envvar="ECHO2_TICKET")
+@click.option(
+    "--state-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="ECHO2_STATE_DIR",
+    show_envvar=True,
+    help="Where this node keeps its identity and its weights; one per node.  "
+    "[default: a folder of your account]",
+)
+@click.option("--name", help="What to call this machine.  [default: its host name]")
+@click.option(
+    "--listen",
+    multiple=True,
+    default=("/ip4/0.0.0.0/tcp/0",),
+    show_default=True,
+    metavar="MULTIADDR",
+    help="Where to listen; may be given several times. Port 0 takes any that is free.",
+)
+@click.option(
+    "--advertise",
+    multiple=True,
+    metavar="MULTIADDR",
+    help="Where others reach this node, if not at the addresses of this machine.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["transformers", "sleep", "vllm"]),
+    default="transformers",
+    show_default=True,
+    help="What samples: a transformers model; or nothing (sleep), for benchmarks.",
+)
+@click.option(
+    "--engine-option",
+    "engine_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of the engine; a wrong name lists them all.",
+)
+@click.option("--device", help='"cpu", "cuda" or "cuda:N".  [default: a GPU if there is one]')
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="CPU threads of the engine.  [default: half of the cores]",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(min=1),
+    help="Most completions sampled at once.  [default: 128]",
+)
+@click.option(
+    "--price",
+    "usd_per_hour",
+    type=click.FloatRange(min=0, max=10_000),
+    default=0.0,
+    show_default=True,
+    help="What an hour of this machine costs, in US dollars.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Form of the log on standard error.",
+)
+@click.option("--verbose", is_flag=True, help="Log every lease, and tracebacks of errors.")
+@click.pass_obj
+def join(
+    rim: Rim | None,
+    *,
+    ticket: str,
+    state_dir: Path | None,
+    name: str | None,
+    listen: tuple[str, ...],
+    advertise: tuple[str, ...],
+    engine: str,
+    engine_options: tuple[str, ...],
+    device: str | None,
+    threads: int | None,
+    max_batch: int | None,
+    usd_per_hour: float,
+    log_format: str,
+    verbose: bool,
+) -> None:
+    """Join the run that TICKET admits to ("-" reads it from standard input).
+
+    Runs until the run is over. The first Ctrl-C finishes or hands back what is in hand, the
+    second stops at once.
+    """
+    from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
+    from node.app import join as join_run  # noqa: PLC0415
+    from node.settings import make_config  # noqa: PLC0415
+
+    settings = {"device": device, "threads": threads, "max_batch": max_batch}
+    config = make_config(
+        ticket,
+        state_dir=state_dir,
+        name=name,
+        listen=listen,
+        advertise=advertise,
+        engine=engine,
+        engine_options=[
+            *(f"{key}={value}" for key, value in settings.items() if value is not None),
+            *engine_options,
+        ],
+        usd_per_hour=usd_per_hour,
+    )
+    if rim is not None:
+        rim.verbose = verbose
+        rim.crash_folder = config.state_dir
+    configure_logging(verbose=verbose, as_json=log_format == "json")
+    join_run(config)
+
+
+def main() -> None:
+    """Run the command line; ends the process."""
+    run_cli(node, program="echo2-node")
+
+
+if __name__ == "__main__":
+    main()

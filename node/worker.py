@@ -1,0 +1,369 @@
+"""While active: leases in, rollouts out; and always: the newest policy into the engine.
+
+The I/O around :class:`node.workload.Workload`. One task asks for leases, one
+keeps the engine busy, one submits, one hands back; they meet in the workload,
+and a bell tells them that something has changed.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn, assert_never
+
+import structlog
+import trio
+
+from echo2swarm.errors import ChildError, NetworkError, StoreError
+from echo2swarm.network.backoff import Backoff
+from node.bell import Bell
+from node.engine.base import EngineDownError, PolicyFiles, RolloutEngine
+from node.engine.messages import Completion
+from node.learner_calls import LearnerCalls, in_submissions, rollout_of
+from node.ports import Policies
+from node.submitter import Submission, Submitter
+from node.verdicts import Tally
+from node.workload import (
+    Apply,
+    Done,
+    Ending,
+    Forget,
+    GiveBack,
+    Part,
+    Sample,
+    Workload,
+)
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PolicyVersion
+from protocols.leases import LeaseReply
+from protocols.reasons import Reason
+
+log = structlog.get_logger()
+
+MAX_LEASES: Final = 2
+"""In hand: one being sampled, and one so that the engine need not wait for the next."""
+MAX_UNSENT: Final = 4
+"""Submissions waiting; when there are more, the engine waits too."""
+MAX_GIVEN_BACK: Final = 64
+MIN_ASK_GAP_S: Final = 0.2
+MAX_RETRY_S: Final = 20.0
+DRAIN_S: Final = 30.0
+"""Work begun may take this long to finish when the node is asked to stop."""
+FLUSH_S: Final = 10.0
+"""And what was finished may take this long to be submitted."""
+SUMMARY_S: Final = 10.0
+
+
+class Worker:
+    """One node's work.
+
+    Args:
+        calls: to the learner.
+        engine: what samples.
+        policies: the versions on this machine.
+        max_batch: completions to sample at once.
+        on_applied: told each version the engine has applied.
+        on_drained: told once nothing is in hand any more, after :meth:`drain`.
+        on_doubt: the learner may not know us; it should get a heartbeat.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        calls: LearnerCalls,
+        engine: RolloutEngine,
+        policies: Policies,
+        *,
+        max_batch: int,
+        on_applied: Callable[[PolicyVersion], None],
+        on_drained: Callable[[], None],
+        on_doubt: Callable[[], None],
+        rng: random.Random,
+    ) -> None:
+        self._calls = calls
+        self._engine = engine
+        self._policies = policies
+        self._max_batch = max_batch
+        self._on_applied = on_applied
+        self._on_drained = on_drained
+        self._on_doubt = on_doubt
+        self._rng = rng
+        self._work = Workload(max_leases=MAX_LEASES, max_batch=max_batch)
+        self._bell = Bell()
+        self._tally = Tally()
+        self._drain_wanted = trio.Event()
+        self._sampling = trio.CancelScope()
+        self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
+        self._returns, self._to_return = trio.open_memory_channel[GiveBack](MAX_GIVEN_BACK)
+        self._num_returning = 0
+
+    @property
+    def num_rollouts_in_hand(self) -> int:
+        """Completions leased to this node and not yet judged."""
+        return self._work.num_rollouts
+
+    @property
+    def tally(self) -> Tally:
+        """What became of this node's rollouts."""
+        return self._tally
+
+    # Told by others, from the event loop.
+
+    def take_work(self) -> None:
+        """Ask for leases from now on."""
+        self._work.take(is_wanted=True)
+        self._bell.wake()
+
+    def stop_taking_work(self) -> None:
+        """Ask for no more; what is in hand is finished."""
+        self._work.take(is_wanted=False)
+        self._bell.wake()
+
+    def hand_back(self, why: str) -> None:
+        """Give back everything that is not sampled."""
+        self._ended(self._work.hand_back(why))
+
+    def drain(self) -> None:
+        """Ask for no more, finish what is begun, give back the rest."""
+        self.stop_taking_work()
+        self._ended(self._work.hand_back("this node is leaving", only_not_begun=True))
+        self._drain_wanted.set()
+
+    def step_heard(self, step: int) -> None:
+        """Take in the learner's step."""
+        self._ended(self._work.step_heard(step))
+
+    def engine_changed(self) -> None:
+        """Look again at what the engine can do."""
+        self._bell.wake()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        submitter = Submitter(
+            self._calls,
+            self._work,
+            self._tally,
+            on_ended=self._ended,
+            on_step=self.step_heard,
+            on_doubt=self._on_doubt,
+            rng=self._rng,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_asking)
+            nursery.start_soon(self._keep_engine_busy)
+            nursery.start_soon(submitter.run, self._unsent)
+            nursery.start_soon(self._keep_returning)
+            nursery.start_soon(self._watch_versions)
+            nursery.start_soon(self._drain_when_wanted)
+            nursery.start_soon(self._summarise)
+
+    def _ended(self, endings: Sequence[Ending]) -> None:
+        for ending in endings:
+            match ending:
+                case Done(lease_id):
+                    log.debug("lease.done", lease=lease_id)
+                case Forget(lease_id, why):
+                    log.warning("lease.lost", lease=lease_id, why=why)
+                case GiveBack(lease_id, why):
+                    log.info("lease.handed_back", lease=lease_id, why=why)
+                    self._give_back(ending)
+                case _:
+                    assert_never(ending)
+        self._bell.wake()
+
+    # Leases.
+
+    async def _keep_asking(self) -> NoReturn:
+        backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
+        async with trio.open_nursery() as nursery:
+            while True:
+                ring = self._bell.ring
+                version = self._engine.applied_version
+                if version is not None and self._work.may_ask(version):
+                    self._work.asked(version)
+                    nursery.start_soon(self._ask, version, backoff)
+                else:
+                    await ring.wait()
+        raise AssertionError("asking never ends by itself")
+
+    async def _ask(self, version: PolicyVersion, backoff: Backoff) -> None:
+        try:
+            reply = await self._calls.ask_for_lease(
+                version, max_completions=max(1, self._max_batch)
+            )
+        except (NetworkError, RemoteProtocolError) as exc:
+            log.debug("lease.not_asked", error=str(exc))
+            self._on_doubt()
+            await trio.sleep(backoff.next_s())
+        else:
+            backoff.reset()
+            await self._take(reply)
+        self._work.answered(version)
+        self._bell.wake()
+
+    async def _take(self, reply: LeaseReply) -> None:
+        self.step_heard(reply.learner_step)
+        lease = reply.lease
+        if lease is not None:
+            log.debug(
+                "lease.taken",
+                lease=lease.lease_id,
+                num_completions=lease.num_completions,
+                min_version=lease.min_version,
+                deadline_step=lease.deadline_step,
+            )
+            self._ended(self._work.add(lease))
+            return
+        if reply.refusal is not None:
+            log.info("lease.refused", reason=reply.refusal.value, why=reply.why)
+            if reply.refusal is Reason.NOT_A_MEMBER:
+                self._on_doubt()
+        else:
+            log.debug("lease.none", why=reply.why)
+        await trio.sleep(max(MIN_ASK_GAP_S, reply.retry_after_s))
+
+    def _give_back(self, ending: GiveBack) -> None:
+        try:
+            self._returns.send_nowait(ending)
+        except trio.WouldBlock:
+            log.warning("lease.not_handed_back", lease=ending.lease_id, error="too many at once")
+        else:
+            self._num_returning += 1
+
+    async def _keep_returning(self) -> None:
+        async for ending in self._to_return:
+            try:
+                await self._calls.give_back(ending.lease_id, ending.why)
+            except (NetworkError, RemoteProtocolError) as exc:
+                # The learner will take it back when its time is up.
+                log.info("lease.not_handed_back", lease=ending.lease_id, error=str(exc))
+            self._num_returning -= 1
+            self._bell.wake()
+
+    # The engine.
+
+    async def _watch_versions(self) -> NoReturn:
+        version: PolicyVersion | None = None
+        while True:
+            version = (await self._policies.next_version(version)).version
+            self._bell.wake()
+
+    async def _keep_engine_busy(self) -> NoReturn:
+        backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
+        while True:
+            ring = self._bell.ring
+            held = self._policies.held
+            job = self._work.next_job(
+                self._engine.applied_version, None if held is None else held.version
+            )
+            try:
+                match job:
+                    case None:
+                        await ring.wait()
+                    case Apply(version):
+                        await self._apply(version)
+                    case Sample():
+                        await self._sample(job)
+                        backoff.reset()
+                    case _:
+                        assert_never(job)
+            except EngineDownError as exc:
+                log.debug("engine.down", error=str(exc))
+                await ring.wait()
+            except ChildError as exc:
+                wait_s = backoff.next_s()
+                log.error("engine.refused", error=str(exc), retry_in_s=round(wait_s, 1))
+                await trio.sleep(wait_s)
+
+    async def _apply(self, version: PolicyVersion) -> None:
+        try:
+            with self._policies.pin(version) as held:
+                files = PolicyFiles(
+                    version=version, weights_dir=held.weights, assets_dir=held.assets
+                )
+                seconds = await self._engine.load_policy(files)
+        except StoreError as exc:
+            log.warning("policy.gone", version=version, error=str(exc))
+            await trio.sleep(MIN_ASK_GAP_S)
+            return
+        except EngineDownError:
+            raise
+        except ChildError:
+            self._work.refuse_version(version)
+            log.error(
+                "policy.refused",
+                version=version,
+                kept=self._engine.applied_version,
+                next="waiting for a newer version",
+            )
+            raise
+        log.info("policy.applied", version=version, took_s=round(seconds, 3))
+        self._on_applied(version)
+        self._bell.wake()
+
+    async def _sample(self, job: Sample) -> None:
+        groups = [group for part in job.parts for group in part.groups]
+        started_s = trio.current_time()
+        try:
+            with trio.CancelScope() as self._sampling:
+                generated = await self._engine.generate(groups, job.sampling)
+        except ChildError as exc:
+            for part in job.parts:
+                self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
+            raise
+        if self._sampling.cancelled_caught:
+            return
+        took_s = trio.current_time() - started_s
+        log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)
+        for part in job.parts:
+            made = _of_part(part, generated.completions)
+            if len(made) != part.num_completions:
+                why = f"the engine made {len(made)} of {part.num_completions} completions"
+                self._ended(self._work.not_sampled(part.lease_id, why))
+            elif self._work.sampled(part.lease_id):
+                for rollouts in in_submissions([rollout_of(each) for each in made]):
+                    await self._outbox.send(
+                        Submission(lease_id=part.lease_id, rollouts=rollouts, generated_in_s=took_s)
+                    )
+
+    # Ending.
+
+    async def _drain_when_wanted(self) -> None:
+        await self._drain_wanted.wait()
+        log.info("work.draining", num_rollouts=self._work.num_rollouts, at_most_s=DRAIN_S)
+        with trio.move_on_after(DRAIN_S):
+            await self._until_nothing_is_in_hand()
+        self._ended(self._work.hand_back("this node is leaving, and could not finish in time"))
+        self._sampling.cancel()
+        with trio.move_on_after(FLUSH_S):
+            await self._until_nothing_is_in_hand()
+            while self._num_returning:
+                await self._bell.ring.wait()
+        self._on_drained()
+
+    async def _until_nothing_is_in_hand(self) -> None:
+        while self._work.num_leases:
+            await self._bell.ring.wait()
+
+    async def _summarise(self) -> NoReturn:
+        last = (0, 0)
+        while True:
+            await trio.sleep(SUMMARY_S)
+            now = (self._tally.num_accepted, self._tally.num_refused)
+            if now != last:
+                log.info(
+                    "work.so_far",
+                    accepted=now[0],
+                    refused=now[1],
+                    per_s=round((now[0] - last[0]) / SUMMARY_S, 2),
+                    version=self._engine.applied_version,
+                    **({"reasons": self._tally.refused} if now[1] else {}),
+                )
+            last = now
+
+
+def _of_part(part: Part, completions: Iterable[Completion]) -> list[Completion]:
+    """Return the completions of a part, one per sample, in its order."""
+    made = {(each.group_id, each.sample_index): each for each in completions}
+    wanted = [(group.group_id, sample.index) for group in part.groups for sample in group.samples]
+    return [made[key] for key in wanted if key in made]
