@@ -8,22 +8,19 @@ worked around, and why. The library is imported here and in the modules named
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final
-from weakref import WeakValueDictionary
 
 import structlog
 import trio
 from libp2p.abc import IHost, INetConn, INetStream
 from libp2p.custom_types import TProtocol
-from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.tools.anyio_service import background_trio_service
-from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.identity import Identity
 from echo2swarm.network import libp2p_tcp
-from echo2swarm.network.addresses import join_address, merge
+from echo2swarm.network.addresses import join_address
 from echo2swarm.network.base import (
     Handler,
     Network,
@@ -32,11 +29,10 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
+from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p_dht import Dht
 from echo2swarm.network.libp2p_gossip import Gossip
 from echo2swarm.network.libp2p_host import (
-    MAX_BUFFERED_BYTES,
-    buffered_bytes,
     concrete_addresses,
     make_host,
 )
@@ -46,12 +42,7 @@ from echo2swarm.network.serving import Service, leaves
 from protocols.ids import PeerId, short
 
 MAX_CONNECTIONS: Final = 512
-OPEN_S: Final = 10.0
-"""To open a stream on an open connection."""
-CLOSE_S: Final = 5.0
 MAINTENANCE_S: Final = 1.0
-MAX_KNOWN_PEERS: Final = 4096
-ADDRESS_TTL_S: Final = 3600
 
 _log = structlog.get_logger()
 
@@ -163,12 +154,10 @@ class Libp2pNetwork:
         self._peer = peer
         self._addresses = tuple(join_address(peer, where) for where in addresses)
         self._host = host
-        self._swarm = host.get_network()
+        self._peers = Connections(host, peer)
         self._dht = dht
         self._gossip = gossip
         self._nursery = nursery
-        self._known: dict[PeerId, tuple[str, ...]] = {}
-        self._dial_locks: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
 
     @property
     def peer(self) -> PeerId:
@@ -181,100 +170,23 @@ class Libp2pNetwork:
 
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
-        ids = self._host.get_connected_peers()
-        return frozenset(PeerId(str(peer)) for peer in ids if self._connections(peer))
+        return self._peers.peers()
 
     # Connections.
 
     async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
         """Connect to a peer, trying each address."""
-        if info.peer == self._peer:
-            raise NetworkError("a peer does not connect to itself")
-        async with self._dial_lock(info.peer):
-            if self._connections(ID.from_string(info.peer)):
-                return
-            await self._dial(info.peer, info.addresses, timeout_s=timeout_s)
-
-    async def _dial(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
-        """Make a new connection at the first address that answers."""
-        failures = []
-        deadline_s = trio.current_time() + timeout_s
-        for i, where in enumerate(addresses):
-            # What is left is shared, so that one silent address can't use up the time of all.
-            limit_s = (deadline_s - trio.current_time()) / (len(addresses) - i)
-            try:
-                with trio.fail_after(max(limit_s, 0)):
-                    connection = await self._swarm.dial_addr(Multiaddr(where), ID.from_string(peer))
-            except trio.TooSlowError:
-                failures.append(f"{where}: timed out")
-            except Exception as exc:
-                failures.append(f"{where}: {_explain(exc)}")
-            else:
-                self._learn(PeerInfo(peer=peer, addresses=(where,)))
-                return connection
-        raise NetworkError(f"can't reach peer {peer}: {'; '.join(failures) or 'no address known'}")
-
-    def _dial_lock(self, peer: PeerId) -> trio.Lock:
-        return self._dial_locks.setdefault(peer, trio.Lock())
-
-    def _learn(self, info: PeerInfo) -> None:
-        addresses = merge(info.addresses, self._known.pop(info.peer, ()))
-        self._known[info.peer] = addresses
-        if len(self._known) > MAX_KNOWN_PEERS:
-            del self._known[next(iter(self._known))]
-        self._host.get_peerstore().add_addrs(
-            ID.from_string(info.peer), [Multiaddr(text) for text in addresses], ADDRESS_TTL_S
-        )
-
-    def _connections(self, peer: ID) -> list[INetConn]:
-        """Return the live connections to ``peer``, the oldest first."""
-        return [
-            connection
-            for connection in self._swarm.get_connections(peer)
-            if not connection.is_closed and connection.muxed_conn.is_established
-        ]
-
-    async def _connection(self, peer: PeerId, *, bulk: bool) -> INetConn:
-        """Return the connection for control messages, or the one for bulk.
-
-        Both sides count the oldest connection as the one for control; bulk goes over
-        the newest other one. So they agree without a word about it.
-        """
-        known = merge(self._known.get(peer, ()), self._dht.known_addresses(peer))
-        async with self._dial_lock(peer):
-            connections = self._connections(ID.from_string(peer))
-            if not connections:
-                connections = [await self._dial(peer, known, timeout_s=OPEN_S)]
-            if bulk and len(connections) == 1:
-                try:
-                    connections.append(await self._dial(peer, known, timeout_s=OPEN_S))
-                except NetworkError as exc:
-                    # It dialled us from behind a router: better one connection than none.
-                    _log.debug("bulk.shares_connection", peer=short(peer), error=str(exc))
-        return connections[-1] if bulk else connections[0]
+        await self._peers.connect(info, timeout_s=timeout_s)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections to ``peer``."""
-        for connection in self._swarm.get_connections(ID.from_string(peer)):
-            await self._close_connection(connection)
-
-    async def _close_connection(self, connection: INetConn) -> None:
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
-            try:
-                await connection.close()
-            except Exception as exc:
-                _log.debug("connection.close_failed", error=repr(exc)[:200])
+        await self._peers.disconnect(peer)
 
     async def maintain(self) -> None:
         """Keep the routing table true, and close connections that flood us."""
         while True:
             await self._dht.follow_connections()
-            for connection in self._swarm.get_connections():
-                held_bytes = buffered_bytes(connection)
-                if held_bytes > MAX_BUFFERED_BYTES:
-                    peer = PeerId(str(connection.muxed_conn.peer_id))
-                    _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes)
-                    await self._close_connection(connection)
+            await self._peers.close_floods()
             await trio.sleep(MAINTENANCE_S)
 
     # Streams.
@@ -304,7 +216,7 @@ class Libp2pNetwork:
     async def _open_stream(
         self, peer: PeerId, protocol: str, max_frame_bytes: int, *, bulk: bool
     ) -> AsyncIterator[Stream]:
-        connection = await self._connection(peer, bulk=bulk)
+        connection = await self._peers.get(peer, bulk=bulk)
         stream = await self._negotiate(connection, peer, protocol)
         wrapped = Libp2pStream(stream, peer, max_frame_bytes)
         is_done = False
@@ -352,7 +264,7 @@ class Libp2pNetwork:
         """Ask the DHT who belongs to ``key``."""
         found = await self._dht.find_providers(key)
         for info in found:
-            self._learn(info)
+            self._peers.learn(info)
         return found
 
     async def find_peer(self, peer: PeerId) -> PeerInfo | None:
@@ -366,18 +278,3 @@ class Libp2pNetwork:
     async def get_record(self, key: str) -> bytes | None:
         """Return the newest sealed advert under ``key``."""
         return await self._dht.get(key)
-
-
-def _explain(exc: BaseException) -> str:
-    """Return in a few words why a dial failed."""
-    root = exc
-    while True:
-        if isinstance(root, BaseExceptionGroup):
-            root = leaves(root)[0]
-        elif (inner := root.__cause__ or root.__context__) is not None:
-            root = inner
-        else:
-            break
-    if isinstance(root, OSError):
-        return root.strerror or str(root)
-    return str(root).partition("\n")[0][:160] or type(root).__name__

@@ -16,6 +16,7 @@ from libp2p.records.validator import NamespacedValidator, Validator
 
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.network.libp2p_host import peer_store_addresses, texts
 from echo2swarm.network.records import NAMESPACE, check_record, newest_record
 from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, public_key_of
@@ -27,7 +28,6 @@ QUERY_S: Final = 6.0
 STORE_S: Final = 20.0
 REPLICATION: Final = 20
 PARALLEL: Final = 10
-MAX_ADDRESS_BYTES: Final = 256
 _MULTIHASH_SHA256: Final = "1220"
 
 T = TypeVar("T")
@@ -97,9 +97,11 @@ class Dht:
         for info in (*store.get_providers(multihash), *(i for answer in answers for i in answer)):
             peer = _peer_name(info.peer_id)
             if peer is not None and info.peer_id != self._own:
-                found[peer] = merge(found.get(peer, ()), _texts(info.addrs))
+                found[peer] = merge(found.get(peer, ()), texts(info.addrs))
         return [
-            PeerInfo(peer=peer, addresses=merge(found[peer], self.known_addresses(peer)))
+            PeerInfo(
+                peer=peer, addresses=merge(found[peer], peer_store_addresses(self._host, peer))
+            )
             for peer in sorted(found)
         ]
 
@@ -107,14 +109,8 @@ class Dht:
         """Ask the peers closest to ``peer`` for its addresses."""
         target = ID.from_string(peer)
         await self._closest(target.to_bytes())
-        addresses = self.known_addresses(peer)
+        addresses = peer_store_addresses(self._host, peer)
         return PeerInfo(peer=peer, addresses=addresses) if addresses else None
-
-    def known_addresses(self, peer: PeerId) -> tuple[str, ...]:
-        """Return what the peer store has of ``peer``; its records of itself are signed."""
-        store = self._host.get_peerstore()
-        target = ID.from_string(peer)
-        return _texts(store.addrs(target)) if target in store.peer_ids() else ()
 
     async def put(self, key: str, value: bytes) -> None:
         """Store an advert at the peers closest to its key."""
@@ -177,9 +173,3 @@ def _peer_name(peer: ID) -> PeerId | None:
     except MalformedMessageError:
         return None
     return name
-
-
-def _texts(addresses: Sequence[object]) -> tuple[str, ...]:
-    """Return multiaddresses as text, without the ``/p2p/`` part."""
-    texts = (str(address).partition("/p2p/")[0] for address in addresses)
-    return merge(text for text in texts if 0 < len(text) <= MAX_ADDRESS_BYTES)

@@ -2,7 +2,7 @@
 
 import ipaddress
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -12,6 +12,7 @@ from libp2p.abc import IHost, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.peer.id import ID
 from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
@@ -19,10 +20,13 @@ from multiaddr import Multiaddr
 from multiaddr.utils import get_network_addrs
 
 from echo2swarm.identity import Identity
+from echo2swarm.network.addresses import merge
 from echo2swarm.network.libp2p_noise import GuardedYamux, security_options
 from echo2swarm.network.libp2p_tcp import BoundPort, OwnedTcp
+from protocols.ids import PeerId
 
 MAX_CONNECTIONS_PER_PEER: Final = 8
+MAX_ADDRESS_CHARS: Final = 256
 MAX_STREAMS: Final = 10_000
 MAX_BUFFERED_BYTES: Final = 128 * 1024 * 1024
 """What one connection may hold unread. Yamux has a window, but the library does not enforce it."""
@@ -153,3 +157,15 @@ def buffered_bytes(connection: object) -> int:
     """Return how much a connection holds that nobody has read yet."""
     muxed = getattr(connection, "muxed_conn", None)
     return sum(len(buffer) for buffer in getattr(muxed, "stream_buffers", {}).values())
+
+
+def texts(addresses: Iterable[object]) -> tuple[str, ...]:
+    """Return multiaddresses as text, without the ``/p2p/`` part; leaves out what is too long."""
+    plain = (str(address).partition("/p2p/")[0] for address in addresses)
+    return merge(text for text in plain if 0 < len(text) <= MAX_ADDRESS_CHARS)
+
+
+def peer_store_addresses(host: IHost, peer: PeerId) -> tuple[str, ...]:
+    """Return what the library knows of ``peer``; what peers say of themselves is signed."""
+    store, target = host.get_peerstore(), ID.from_string(peer)
+    return texts(store.addrs(target)) if target in store.peer_ids() else ()

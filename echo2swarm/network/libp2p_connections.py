@@ -1,0 +1,164 @@
+"""Connections to peers: dialled at each address, one for control and one for bulk, watched."""
+
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+import structlog
+import trio
+from libp2p.abc import IHost, INetConn
+from libp2p.peer.id import ID
+from multiaddr import Multiaddr
+
+from echo2swarm.errors import NetworkError
+from echo2swarm.network.addresses import merge
+from echo2swarm.network.base import PeerInfo
+from echo2swarm.network.libp2p_host import (
+    MAX_BUFFERED_BYTES,
+    buffered_bytes,
+    peer_store_addresses,
+)
+from echo2swarm.network.serving import leaves
+from protocols.ids import PeerId, short
+
+OPEN_S: Final = 10.0
+BULK_DIAL_S: Final = 5.0
+SHARE_S: Final = 300.0
+"""How long bulk shares the one connection before another dial is tried."""
+CLOSE_S: Final = 5.0
+MAX_KNOWN_PEERS: Final = 4096
+ADDRESS_TTL_S: Final = 3600
+
+_log = structlog.get_logger()
+
+
+class Connections:
+    """Who is connected, and how to get there."""
+
+    def __init__(self, host: IHost, peer: PeerId) -> None:
+        self._host = host
+        self._swarm = host.get_network()
+        self._peer = peer
+        self._known: dict[PeerId, tuple[str, ...]] = {}
+        self._undiallable: dict[PeerId, float] = {}
+        self._dial_locks: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
+
+    def peers(self) -> frozenset[PeerId]:
+        """Return the peers with an open connection."""
+        ids = self._host.get_connected_peers()
+        return frozenset(PeerId(str(peer)) for peer in ids if self._open(peer))
+
+    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+        """Connect to a peer, trying each address."""
+        if info.peer == self._peer:
+            raise NetworkError("a peer does not connect to itself")
+        async with self._dial_lock(info.peer):
+            if self._open(ID.from_string(info.peer)):
+                return
+            await self._dial(info.peer, info.addresses, timeout_s=timeout_s)
+
+    async def _dial(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
+        """Make a new connection at the first address that answers."""
+        failures = []
+        deadline_s = trio.current_time() + timeout_s
+        for i, where in enumerate(addresses):
+            # What is left is shared, so that one silent address can't use up the time of all.
+            limit_s = (deadline_s - trio.current_time()) / (len(addresses) - i)
+            try:
+                with trio.fail_after(max(limit_s, 0)):
+                    connection = await self._swarm.dial_addr(Multiaddr(where), ID.from_string(peer))
+            except trio.TooSlowError:
+                failures.append(f"{where}: timed out")
+            except Exception as exc:
+                failures.append(f"{where}: {_explain(exc)}")
+            else:
+                self.learn(PeerInfo(peer=peer, addresses=(where,)))
+                return connection
+        raise NetworkError(f"can't reach peer {peer}: {'; '.join(failures) or 'no address known'}")
+
+    def _dial_lock(self, peer: PeerId) -> trio.Lock:
+        return self._dial_locks.setdefault(peer, trio.Lock())
+
+    def learn(self, info: PeerInfo) -> None:
+        """Note where a peer was found, for the next time."""
+        addresses = merge(info.addresses, self._known.pop(info.peer, ()))
+        self._known[info.peer] = addresses
+        if len(self._known) > MAX_KNOWN_PEERS:
+            del self._known[next(iter(self._known))]
+        self._host.get_peerstore().add_addrs(
+            ID.from_string(info.peer), [Multiaddr(text) for text in addresses], ADDRESS_TTL_S
+        )
+
+    def _known_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        return merge(self._known.get(peer, ()), peer_store_addresses(self._host, peer))
+
+    def _open(self, peer: ID) -> list[INetConn]:
+        """Return the live connections to ``peer``, the oldest first."""
+        return [
+            connection
+            for connection in self._swarm.get_connections(peer)
+            if not connection.is_closed and connection.muxed_conn.is_established
+        ]
+
+    async def get(self, peer: PeerId, *, bulk: bool) -> INetConn:
+        """Return the connection for control messages, or the one for bulk.
+
+        Both sides count the oldest connection as the one for control; bulk goes over
+        the newest other one. So they agree without a word about it.
+        """
+        known = self._known_addresses(peer)
+        async with self._dial_lock(peer):
+            connections = self._open(ID.from_string(peer))
+            if not connections:
+                connections = [await self._dial(peer, known, timeout_s=OPEN_S)]
+            if bulk and len(connections) == 1 and self._may_dial_for_bulk(peer):
+                try:
+                    connections.append(await self._dial(peer, known, timeout_s=BULK_DIAL_S))
+                except NetworkError as exc:
+                    # It dialled us from behind a router: better one connection than none.
+                    self._undiallable[peer] = trio.current_time() + SHARE_S
+                    _log.debug("bulk.shares_connection", peer=short(peer), error=str(exc))
+        return connections[-1] if bulk else connections[0]
+
+    def _may_dial_for_bulk(self, peer: PeerId) -> bool:
+        now_s = trio.current_time()
+        self._undiallable = {
+            p: until_s for p, until_s in self._undiallable.items() if until_s > now_s
+        }
+        return peer not in self._undiallable
+
+    async def disconnect(self, peer: PeerId) -> None:
+        """Close all connections to ``peer``."""
+        for connection in self._swarm.get_connections(ID.from_string(peer)):
+            await self._close(connection)
+
+    async def _close(self, connection: INetConn) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
+            try:
+                await connection.close()
+            except Exception as exc:
+                _log.debug("connection.close_failed", error=repr(exc)[:200])
+
+    async def close_floods(self) -> None:
+        """Close connections whose peer sends more than anybody reads."""
+        for connection in self._swarm.get_connections():
+            held_bytes = buffered_bytes(connection)
+            if held_bytes > MAX_BUFFERED_BYTES:
+                peer = PeerId(str(connection.muxed_conn.peer_id))
+                _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes)
+                await self._close(connection)
+
+
+def _explain(exc: BaseException) -> str:
+    """Return in a few words why a dial failed."""
+    root = exc
+    while True:
+        if isinstance(root, BaseExceptionGroup):
+            root = leaves(root)[0]
+        elif (inner := root.__cause__ or root.__context__) is not None:
+            root = inner
+        else:
+            break
+    if isinstance(root, OSError):
+        return root.strerror or str(root)
+    return str(root).partition("\n")[0][:160] or type(root).__name__
