@@ -245,19 +245,25 @@ def test_a_model_without_shared_prefixes_learns_the_same() -> None:
     assert other["loss"] == pytest.approx(metrics["loss"], rel=1e-4)
 
 
-def test_the_kl_penalty_pulls_back_to_the_initial_model() -> None:
-    free = trainer_of(start(warmup_steps=0, learning_rate=1e-3))
-    held = trainer_of(start(warmup_steps=0, learning_rate=1e-3, kl_coefficient=10.0))
+def test_the_kl_penalty_holds_the_policy_near_the_initial_model() -> None:
+    divergences = []
+    for coefficient in (1e-9, 10.0):
+        trainer = trainer_of(start(warmup_steps=0, learning_rate=1e-3, kl_coefficient=coefficient))
+        found = [trainer.update(step, random_groups(7), silent).metrics for step in range(8)]
+        divergences.append(found[-1]["kl_reference"])
 
-    for step in range(8):
-        free.update(step, random_groups(7), silent)
-        held.update(step, random_groups(7), silent)
-    updated = held.update(8, random_groups(8, equal=(0,)), silent)
+    assert 0 < divergences[1] < divergences[0] / 2
 
-    origin = weights(trainer_of(start()))
-    assert updated.metrics["kl_reference"] > 0
-    assert updated.metrics["num_tokens_trained"] == updated.metrics["num_tokens"]
-    assert largest_change(weights(held), origin) < largest_change(weights(free), origin)
+
+def test_the_kl_penalty_pulls_on_groups_without_variance_too() -> None:
+    trainer = trainer_of(start(kl_coefficient=1.0))
+    trainer.update(0, random_groups(0), silent)
+    before = weights(trainer)
+
+    metrics = trainer.update(1, random_groups(1, equal=(0, 1, 2, 3)), silent).metrics
+
+    assert metrics["num_tokens_trained"] == metrics["num_tokens"]
+    assert largest_change(weights(trainer), before) > 0
 
 
 def test_the_learning_rate_warms_up() -> None:
