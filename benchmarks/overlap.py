@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from learner.config import (
     TrainerTable,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
+from learner.demo.signals import until_signal
 from learner.demo.swarm import open_swarm
 
 NUM_NODES: Final = 3
@@ -102,10 +104,7 @@ async def run_once(folder: Path, load: Load, max_staleness: int) -> Measured:
                     f"rollouts_per_s={load.rollouts_per_s:g}",
                 ),
             )
-        with trio.move_on_after(_TIMEOUT_S):
-            await swarm.learner.wait()
-        if swarm.learner.exit_status != 0:
-            raise SwarmError(swarm.learner.obituary())
+        await swarm.wait_finished(timeout_s=_TIMEOUT_S)
         record = read_run(swarm.run_dir)
     share = busy_share(record.steps)
     if share is None or len(record.steps) < load.num_steps:
@@ -181,7 +180,11 @@ def main(*, quick: bool, json_path: Path | None) -> int:
     """Measure the learner's busy share with S = 0 and with S = 2."""
     load = QUICK if quick else FULL
     console = Console()
-    found = trio.run(measure, load, 1 if quick else 3, console)
+
+    async def work() -> list[Measured]:
+        return await measure(load, 1 if quick else 3, console)
+
+    found = trio.run(partial(until_signal, work, on_signal=lambda: console.print("ending")))
     return finish(judge(found, load), json_path=json_path, console=console)
 
 

@@ -50,6 +50,7 @@ def summarize(record: RunRecord) -> dict[str, Any]:
     spreads = sorted(b.spread_s for b in record.broadcasts if b.spread_s is not None)
     peers_sent = sum(n.payload_bytes_sent for n in record.nodes) if record.nodes else None
     generating = [s for _, spans in record.generation for s in spans]
+    startup_s = record.steps[0].wait_s if record.steps else None
     total_train_s = sum(s.train_s for s in record.steps)
     return {
         "run_id": record.run_id,
@@ -67,7 +68,8 @@ def summarize(record: RunRecord) -> dict[str, Any]:
             sum(n for _, n in record.staleness) if record.staleness is not None else None
         ),
         "busy_share": busy_share(record.steps),
-        "wait_s": sum(s.wait_s for s in record.steps),
+        "startup_s": startup_s,
+        "wait_s": sum(s.wait_s for s in record.steps[1:]),
         "train_s": total_train_s,
         "write_s": sum(s.write_s for s in record.steps),
         "publish_s": sum(s.publish_s for s in record.steps),
@@ -165,7 +167,8 @@ def _staleness(record: RunRecord, figures: dict[str, Any]) -> str:
 def _time(figures: dict[str, Any]) -> str:
     busy = figures["busy_share"]
     return (
-        f"Training {format_seconds(figures['train_s'])}, waiting for rollouts "
+        f"The first batch was there after {_seconds(figures['startup_s'])}. "
+        f"Training {format_seconds(figures['train_s'])}, waiting for further rollouts "
         f"{format_seconds(figures['wait_s'])}, writing weights "
         f"{format_seconds(figures['write_s'])}; publishing, beside it, "
         f"{format_seconds(figures['publish_s'])}. "

@@ -12,6 +12,8 @@ from echo2swarm.errors import SwarmError
 from echo2swarm.run_record import RunRecord, moving_mean
 
 MEAN_STEPS: Final = 5
+_OVERLAP_UPDATES: Final = 12
+"""So many fit side by side."""
 _DPI: Final = 130
 _WIDTH_IN: Final = 9.0
 _BLUE, _ORANGE, _GREEN, _GREY = "#3b6fb6", "#d9822b", "#4c9a5b", "#9aa0a6"
@@ -99,11 +101,13 @@ def _draw_staleness(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
 
 
 def _draw_phases(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
-    steps = [s.step for s in record.steps]
+    # The first batch waits for nodes to join and load the model: another scale.
+    shown = record.steps[1:] or record.steps
+    steps = [s.step for s in shown]
     parts = (
-        ("waiting for rollouts", [s.wait_s for s in record.steps], _ORANGE),
-        ("training", [s.train_s for s in record.steps], _BLUE),
-        ("writing weights", [s.write_s for s in record.steps], _GREEN),
+        ("waiting for rollouts", [s.wait_s for s in shown], _ORANGE),
+        ("training", [s.train_s for s in shown], _BLUE),
+        ("writing weights", [s.write_s for s in shown], _GREEN),
     )
     floor = [0.0] * len(steps)
     for label, values, color in parts:
@@ -156,8 +160,12 @@ def _draw_overlap(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
         axes.broken_barh(bars, (i - 0.35, 0.7), facecolors=color, alpha=0.75)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.invert_yaxis()
-    axes.set_xlim(0, max(record.duration_s, 1.0))
-    axes.set(xlabel="seconds since the start", title="What went on at the same time")
+    first = record.training[max(0, len(record.training) - _OVERLAP_UPDATES)]
+    axes.set_xlim(first.start_s, record.training[-1].end_s)
+    axes.set(
+        xlabel="seconds since the start",
+        title=f"What went on at the same time (last {_OVERLAP_UPDATES} updates)",
+    )
 
 
 def _label(name: str) -> str:

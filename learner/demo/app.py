@@ -9,7 +9,6 @@
        +- mishap           with --kill-one-node: kill -9 a node, and start it again
 """
 
-import signal
 from typing import Final
 
 import trio
@@ -24,6 +23,7 @@ from learner.demo.follow import LineFollower
 from learner.demo.narrator import Narrator
 from learner.demo.process import SwarmProcess
 from learner.demo.settings import ENGINE_THREADS, LISTEN, DemoSettings, demo_config
+from learner.demo.signals import until_signal
 from learner.demo.swarm import LocalSwarm, open_swarm
 from learner.demo.verdict import judge
 
@@ -35,8 +35,6 @@ _SILENCE_S: Final = 600.0
 """A learner that has not made a step for so long will not make one."""
 _ABSENCE_S: Final = 12.0
 _TAIL_LINES: Final = 15
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Teller:
@@ -70,35 +68,17 @@ async def run_demo(settings: DemoSettings, console: Console) -> bool:
         KeyboardInterrupt: a signal asked to end; every process has ended.
     """
     teller = Teller(console)
-    scope = trio.CancelScope()
-    async with trio.open_nursery() as nursery:
-        # It listens until all processes have ended, so that a second Ctrl-C does no harm.
-        await nursery.start(_cancel_at_signal, scope, teller)
-        with scope:
-            async with open_swarm(settings.folder) as swarm:
-                try:
-                    await _perform(swarm, settings, teller)
-                except SwarmError:
-                    _tell_failure(swarm, teller)
-                    raise
-        nursery.cancel_scope.cancel()
-    if scope.cancelled_caught:
-        raise KeyboardInterrupt
+
+    async def work() -> None:
+        async with open_swarm(settings.folder) as swarm:
+            try:
+                await _perform(swarm, settings, teller)
+            except SwarmError:
+                _tell_failure(swarm, teller)
+                raise
+
+    await until_signal(work, on_signal=lambda: teller.tell("interrupted: ending all processes"))
     return _conclude(settings, teller)
-
-
-async def _cancel_at_signal(
-    scope: trio.CancelScope,
-    teller: Teller,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    with trio.open_signal_receiver(*_SIGNALS) as numbers:
-        task_status.started()
-        async for _ in numbers:
-            if not scope.cancel_called:
-                teller.tell("interrupted: ending all processes")
-                scope.cancel()
 
 
 async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
@@ -168,30 +148,17 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
             teller.tell(line)
         if is_over:
             break
-        _check_nodes(swarm, told_ended, teller)
+        for process in swarm.nodes:
+            if process.exit_status and process.pid not in told_ended:
+                told_ended.add(process.pid)
+                teller.tell(Text(process.obituary(), style="red"))
+        swarm.check()
         if trio.current_time() - last_news_s > _SILENCE_S:
             raise SwarmError(f"no step in {format_seconds(_SILENCE_S)}; logs: {swarm.log_dir}")
         await trio.sleep(_LOOK_S)
     if swarm.learner.exit_status != 0:
         raise SwarmError(swarm.learner.obituary())
-    with trio.move_on_after(_NODES_LEAVE_S):
-        for process in swarm.processes:
-            await process.wait()
-
-
-def _check_nodes(swarm: LocalSwarm, told_ended: set[int], teller: Teller) -> None:
-    """Tell of each node's process that ended.
-
-    Raises:
-        SwarmError: there is none left.
-    """
-    nodes = [p for p in swarm.processes if p.name.startswith("node-")]
-    for process in nodes:
-        if not process.is_running and process.pid not in told_ended:
-            told_ended.add(process.pid)
-            teller.tell(Text(f"{process.name} ended with status {process.exit_status}", "red"))
-    if nodes and not any(p.is_running for p in nodes):
-        raise SwarmError(f"all nodes have ended; their logs: {swarm.log_dir}")
+    await swarm.wait_nodes_ended(timeout_s=_NODES_LEAVE_S)
 
 
 async def _mishap(
@@ -200,7 +167,7 @@ async def _mishap(
     """Kill a node in mid-run, wait until it is missed, and start it again as itself."""
     while (status := swarm.status()) is None or status.learner_step < settings.num_steps // 3:  # noqa: ASYNC110
         await trio.sleep(_LOOK_S)
-    victim = next(p for p in swarm.processes if p.name == name)
+    victim = next(p for p in swarm.nodes if p.name == name)
     teller.tell(Text(f"kill -9 {victim.pid}: {name} is gone without a word", style="bold red"))
     victim.kill()
     await trio.sleep(_ABSENCE_S)

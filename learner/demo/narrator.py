@@ -43,6 +43,9 @@ class Narrator:
         for node in status.nodes:
             before = self._nodes.get(node.peer_id)
             lines += self._node(before, node)
+            # What comes in after the last update is refused, and that is nobody's fault.
+            if status.learner_step < status.num_steps:
+                lines += self._refusals(node)
             self._nodes[node.peer_id] = node
         return lines
 
@@ -70,7 +73,8 @@ class Narrator:
             Text.assemble(
                 ("version ", "cyan"),
                 (f"{reached:>3}", "bold cyan"),
-                f" at {len(present)} nodes after {format_seconds(spread)}",
+                f" at {len(present)} {'node' if len(present) == 1 else 'nodes'}",
+                f" after {format_seconds(spread)}" if spread is not None else "",
                 (f"   sent: {who}" if who else "", "dim"),
             )
         ]
@@ -95,7 +99,8 @@ class Narrator:
         if before is None or before.state is not node.state:
             what = _STATE_WORDS[node.state]
             if before is None:
-                what += f" ({printable(f'{node.engine} on {node.device}', max_chars=40)})"
+                device = f" on {node.device}" if node.device else ""
+                what += f" ({printable(node.engine + device, max_chars=60)})"
             yield Text.assemble((f"{name} ", "magenta"), what)
         if before is not None and before.is_connected is not node.is_connected:
             if node.is_connected:
@@ -104,11 +109,14 @@ class Narrator:
                 yield Text.assemble((f"{name} ", "magenta"), ("is silent", "bold red"))
         if before is not None and node.num_engine_restarts > before.num_engine_restarts:
             yield Text.assemble((f"{name} ", "magenta"), ("restarted its engine", "yellow"))
+
+    def _refusals(self, node: NodeStatus) -> Iterable[Text]:
         num_refused = sum(r.count for r in node.refusals)
         if num_refused > self._num_refused[node.peer_id]:
             num_new = num_refused - self._num_refused[node.peer_id]
             self._num_refused[node.peer_id] = num_refused
             last = printable(node.last_refusal, max_chars=100)
+            name = printable(node.name, max_chars=16)
             yield Text.assemble((f"{name} ", "magenta"), (f"{num_new} refused: {last}", "yellow"))
 
     def _time_to_go(self) -> str:

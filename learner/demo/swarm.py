@@ -49,6 +49,7 @@ class LocalSwarm:
         self.config_path = root / "swarm.toml"
         self.log_dir = root / "logs"
         self.processes: list[SwarmProcess] = []
+        self.nodes: list[SwarmProcess] = []
         self.tag = secrets.token_hex(8)
         self._env = {**_ENV, **env, TAG_VARIABLE: self.tag}
         self._learner: SwarmProcess | None = None
@@ -93,7 +94,7 @@ class LocalSwarm:
         arguments: Sequence[str] = (),
     ) -> SwarmProcess:
         """Start ``echo2-node join``; under the same name it has the same identity again."""
-        return await self._start(
+        process = await self._start(
             "node.cli",
             (
                 "join",
@@ -108,10 +109,45 @@ class LocalSwarm:
             ),
             name=name,
         )
+        self.nodes.append(process)
+        return process
 
     async def start_tool(self, module: str, arguments: Sequence[str], *, name: str) -> SwarmProcess:
         """Start another program, as one of the swarm's."""
         return await self._start(module, arguments, name=name)
+
+    def check(self) -> None:
+        """Do nothing while the run can go on.
+
+        Raises:
+            SwarmError: the learner has failed, or all nodes have ended before it.
+        """
+        if self._learner is not None and self._learner.exit_status:
+            raise SwarmError(self._learner.obituary())
+        is_waited_for = self._learner is not None and self._learner.is_running
+        if is_waited_for and self.nodes and not any(n.is_running for n in self.nodes):
+            raise SwarmError(f"all nodes have ended; {self.nodes[-1].obituary()}")
+
+    async def wait_finished(self, *, timeout_s: float) -> None:
+        """Return when the learner has ended well, and the nodes have left.
+
+        Raises:
+            SwarmError: it failed, all nodes ended before it, or it took over ``timeout_s``.
+        """
+        deadline = trio.current_time() + timeout_s
+        while self.learner.is_running:
+            self.check()
+            if trio.current_time() >= deadline:
+                raise SwarmError(f"the run took over {timeout_s:g} s; logs: {self.log_dir}")
+            await trio.sleep(_POLL_S)
+        self.check()
+        await self.wait_nodes_ended(timeout_s=20)
+
+    async def wait_nodes_ended(self, *, timeout_s: float) -> None:
+        """Give the nodes time to leave a run that is over."""
+        with trio.move_on_after(timeout_s):
+            for process in self.nodes:
+                await process.wait()
 
     def state_dir(self, name: str) -> Path:
         """Return where the node ``name`` keeps its identity and weights."""

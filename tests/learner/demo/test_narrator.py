@@ -73,6 +73,14 @@ def test_a_refusal_is_told_with_its_reason() -> None:
     assert plain(teller.nodes(with_nodes(refused))) == []
 
 
+def test_refusals_after_the_last_update_are_no_news() -> None:
+    teller = narrator()
+    late = node_with(refusals=(ReasonCount(Reason.LEASE_EXPIRED, 2),), last_refusal="late")
+    teller.nodes(with_nodes(node_with()))
+
+    assert plain(teller.nodes(with_nodes(late, learner_step=32))) == []
+
+
 def test_a_restarted_engine_is_told() -> None:
     teller = narrator()
     teller.nodes(with_nodes(node_with()))
