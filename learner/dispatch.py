@@ -256,7 +256,8 @@ class Dispatcher:
             rollout_s=ask.rollout_s,
             step_s=ask.step_s,
         )
-        return self._is_usable_at(ask.applied_version, use_step)
+        is_needed = use_step < self._rules.num_steps
+        return is_needed and self._is_usable_at(ask.applied_version, use_step)
 
     def _hand_out(self, group: OpenGroup, indices: Sequence[int], lease_id: LeaseId) -> LeasedGroup:
         specs = []

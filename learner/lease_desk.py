@@ -125,8 +125,10 @@ class LeaseDesk:
         """Record groups that will never be trained on."""
         if not drops:
             return
-        for drop in drops:
-            log.warning("group.dropped", group=drop.group_id, reason=drop.reason.value)
+        for reason in sorted({drop.reason for drop in drops}):
+            groups = [drop.group_id for drop in drops if drop.reason is reason]
+            tell = log.info if reason is DropReason.RUN_ENDED else log.warning
+            tell("groups.dropped", reason=reason.value, count=len(groups), groups=groups[:20])
         self._bell.ring()
         await self._ledger.dropped(drops, now_unix_s=time.time())
 

@@ -25,6 +25,8 @@ class DispatchRules:
     lease_prompts: int
     lease_timeout_s: float
     sampling: SamplingParams
+    num_steps: int
+    """Updates of the run; no work is leased for later ones."""
     max_leases_per_node: int = 4
     max_attempts: int = 8
     """How often one sample is leased before its group is given up."""

@@ -91,7 +91,8 @@ class LeaseService:
         ask = Ask(
             peer=peer,
             session_id=request.session_id,
-            applied_version=PolicyVersion(request.applied_version),
+            # It may have applied a newer one while its request was held here.
+            applied_version=PolicyVersion(max(request.applied_version, node.applied_version or 0)),
             max_completions=request.max_completions,
             rollout_s=node.rollout_s,
             step_s=self._progress.typical_step_s(trio.current_time()),

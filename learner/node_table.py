@@ -115,7 +115,8 @@ class NodeTable:
                 accepted=WindowSum(WINDOW_S, started_s=now_s),
             )
         is_new_session = node.session_id != beat.session_id
-        if is_new_session or node.is_lost:
+        is_back = node.is_lost and beat.state is not NodeState.LEFT
+        if is_new_session or is_back:
             node.joined_at_s = now_s
             node.applied_version = None
         state_before = node.state if node.state is not beat.state else None

@@ -303,4 +303,5 @@ def _dispatch_rules(config: LearnerConfig, sampling: SamplingParams) -> Dispatch
         lease_prompts=table.lease_prompts,
         lease_timeout_s=table.lease_timeout_s,
         sampling=sampling,
+        num_steps=config.run.num_steps,
     )

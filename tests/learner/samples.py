@@ -24,6 +24,7 @@ def rules(
     lease_prompts: int = 1,
     max_leases_per_node: int = 100,
     max_attempts: int = 8,
+    num_steps: int = 1_000_000,
 ) -> DispatchRules:
     return DispatchRules(
         run_seed=0,
@@ -37,6 +38,7 @@ def rules(
         sampling=SAMPLING,
         max_leases_per_node=max_leases_per_node,
         max_attempts=max_attempts,
+        num_steps=num_steps,
     )
 
 

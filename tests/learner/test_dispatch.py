@@ -76,6 +76,15 @@ def test_no_more_is_leased_than_can_be_fresh_when_its_turn_comes() -> None:
     assert len(drain(dispatch)) == 4
 
 
+def test_no_more_is_leased_than_the_steps_that_are_left_can_use() -> None:
+    dispatch = dispatcher(rules(max_staleness=5, groups_per_step=2, num_steps=3))
+    leases = drain(dispatch)
+    dispatch.advance(2)
+
+    assert len(leases) == 6
+    assert isinstance(dispatch.grant(ask(BOB), 0.0), NoWork)
+
+
 def test_at_staleness_zero_one_step_of_work_is_leased_and_only_for_the_current_version() -> None:
     dispatch = dispatcher(rules(max_staleness=0, groups_per_step=2))
     leases = drain(dispatch)
