@@ -43,6 +43,8 @@ from protocols.ids import PeerId, short
 
 MAX_CONNECTIONS: Final = 512
 MAINTENANCE_S: Final = 1.0
+SHUTDOWN_S: Final = 10.0
+"""Longest time that closing takes; it is cut short then."""
 
 _log = structlog.get_logger()
 
@@ -99,7 +101,11 @@ async def _run(
     *,
     task_status: trio.TaskStatus["Libp2pNetwork"],
 ) -> None:
-    """Run the host until ``stop``, then leave nothing of it."""
+    """Run the host until ``stop``, then leave nothing of it.
+
+    Once it runs, only ``stop`` ends it: cancelled from outside, the library would
+    leave sockets open.
+    """
     try:
         async with trio.open_nursery() as nursery:
             host = make_host(identity, ports, advertise, nursery, max_connections=max_connections)
@@ -121,8 +127,10 @@ async def _run(
                     nursery=nursery,
                 )
                 nursery.start_soon(network.maintain)
+                nursery.cancel_scope.shield = True
                 task_status.started(network)
                 await stop.wait()
+                nursery.cancel_scope.deadline = trio.current_time() + SHUTDOWN_S
             nursery.cancel_scope.cancel()
     except Exception as exc:
         if stop.is_set():

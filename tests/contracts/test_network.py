@@ -681,6 +681,31 @@ async def test_closing_right_after_connecting_leaves_no_task(world: World) -> No
         assert trio.lowlevel.current_statistics().tasks_living == before
 
 
+async def test_a_cancelled_or_failed_network_leaves_no_task_and_frees_the_address(
+    world: World,
+) -> None:
+    before = trio.lowlevel.current_statistics().tasks_living
+
+    async def is_clean() -> bool:
+        return trio.lowlevel.current_statistics().tasks_living == before
+
+    with trio.CancelScope() as scope:
+        async with swarm_of(world, 2) as (a, b):
+            serve_echo(b)
+            address = info_of(b).addresses[0]
+            assert await ask(a, b.peer, b"x") == b"x"
+            scope.cancel()
+            await trio.sleep_forever()
+    await eventually(is_clean)
+
+    with pytest.raises(KeyError):
+        async with world.join(2, where=address) as b:
+            raise KeyError
+    await eventually(is_clean)
+    async with world.join(2, where=address):
+        pass
+
+
 async def test_the_callers_own_exception_comes_out_as_it_was(world: World) -> None:
     with pytest.raises(KeyError, match="mine"):
         async with world.join(1):
