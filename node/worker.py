@@ -169,7 +169,8 @@ class Worker:
                     self._give_back(ending)
                 case _:
                     assert_never(ending)
-        self._bell.wake()
+        if endings:
+            self._bell.wake()
 
     # Leases.
 

@@ -127,7 +127,7 @@ async def open_bench(
                 worker,
                 membership,
                 faults,
-                logged,  # type: ignore[arg-type]  # what capture_logs yields, by its own types
+                logged,
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(membership.run)

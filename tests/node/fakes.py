@@ -152,7 +152,7 @@ class FakeLearner:
     async def lease(self, _: PeerId, data: bytes) -> bytes:
         call: LeaseRequest | LeaseReturn = decode(
             data,
-            LeaseCall,  # type: ignore[arg-type]  # a union is no type[T]
+            LeaseCall,
             max_bytes=leases.MAX_REQUEST_BYTES,
         )
         if isinstance(call, LeaseReturn):
