@@ -1,5 +1,6 @@
 from contextlib import suppress
 
+import base58
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +48,14 @@ def test_any_text_raises_nothing_but_a_protocol_error(text: str) -> None:
 def test_what_is_no_ed25519_peer_id_is_refused(text: str) -> None:
     with pytest.raises(MalformedMessageError, match="peer id"):
         public_key_of(PeerId(text))
+
+
+@pytest.mark.parametrize("num_key_bytes", [0, 31, 33])
+def test_a_peer_id_around_a_key_of_another_length_is_refused(num_key_bytes: int) -> None:
+    raw = bytes.fromhex("002408011220") + bytes(num_key_bytes)
+
+    with pytest.raises(MalformedMessageError, match="not an Ed25519 peer id"):
+        public_key_of(PeerId(base58.b58encode(raw).decode()))
 
 
 @pytest.mark.parametrize("alias", [PEER + " ", PEER + "\n", PEER + "\t\n"])
