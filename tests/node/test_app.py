@@ -1,0 +1,176 @@
+"""The whole node around a real engine process and real files, on the in-memory network."""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+
+from echo2swarm.identity import Identity
+from echo2swarm.network.memory import MemoryHub
+from echo2swarm.weights.announce import ManifestAnnouncer
+from echo2swarm.weights.library import VersionLibrary, open_library
+from echo2swarm.weights.publish import PolicyRules, publish_version
+from echo2swarm.weights.serve import ChunkServer
+from echo2swarm.weights.traffic import Traffic
+from node.app import NodeConfig, _watch_signals, run_node
+from node.engine.options import SleepOptions
+from node.engine.process import engine_spec
+from protocols.activation import Directive, NodeState
+from protocols.ids import PolicyVersion, RunId
+from protocols.ticket import Ticket
+from tests.node.bench import LEARNER, LEARNER_AT
+from tests.node.fakes import RUN, SAMPLING, FakeLearner, make_key
+
+LEARNER_KEY, NODE_KEY = make_key(1), make_key(2)
+TEN_YEARS_S = 10 * 365 * 24 * 3600
+
+
+@dataclass
+class Origin:
+    """A learner that publishes real versions and leases as it is told."""
+
+    learner: FakeLearner
+    library: VersionLibrary
+    announcer: ManifestAnnouncer
+    folder: Path
+
+    async def publish(self, version: int) -> None:
+        snapshot = self.folder / f"snapshot-{version}"
+        snapshot.mkdir()
+        (snapshot / "model.safetensors").write_bytes(bytes([version]) * 1000)
+        (snapshot / "config.json").write_text('{"vocab_size": 16}')
+        held = await publish_version(
+            self.library,
+            version=PolicyVersion(version),
+            snapshot=snapshot,
+            assets=snapshot,
+            rules=PolicyRules(sampling=SAMPLING, max_staleness=2, publish_every=1),
+            key=LEARNER_KEY,
+        )
+        self.learner.version = version
+        await self.announcer.announce(held.sealed)
+
+
+@asynccontextmanager
+async def open_origin(hub: MemoryHub, folder: Path) -> AsyncIterator[Origin]:
+    await trio.Path(folder).mkdir()
+    learner = FakeLearner(next_heartbeat_s=0.2)
+    async with (
+        hub.network(LEARNER_KEY, address=LEARNER_AT) as network,
+        open_library(
+            folder / "weights", run=RunId(RUN), learner_key=LEARNER_KEY.public_key()
+        ) as library,
+    ):
+        ChunkServer(network, library.store, Traffic())
+        learner.serve(network)
+        yield Origin(learner, library, ManifestAnnouncer(network, RunId(RUN)), folder)
+
+
+def config_of(folder: Path) -> NodeConfig:
+    options = SleepOptions(rollouts_per_s=200, num_tokens=3, max_batch=16)
+    return NodeConfig(
+        ticket=Ticket(
+            run_id=RUN,
+            learner_key=LEARNER_KEY.public_key().public_bytes_raw(),
+            addresses=(f"{LEARNER_AT}/p2p/{LEARNER}",),
+            expires_unix_s=int(time.time()) + TEN_YEARS_S,
+        ),
+        state_dir=folder / "node",
+        name="ada",
+        listen=(),
+        advertise=(),
+        engine=engine_spec("sleep", options),
+        max_batch=options.max_batch,
+        usd_per_hour=0.5,
+    )
+
+
+async def test_a_node_joins_syncs_works_and_leaves_when_the_run_is_over(tmp_path: Path) -> None:
+    hub, ended = MemoryHub(0), []
+
+    async with open_origin(hub, tmp_path / "origin") as origin:
+        learner = origin.learner
+
+        async def run_it() -> None:
+            async with hub.network(NODE_KEY) as network:
+                identity = Identity.of(NODE_KEY)
+                ended.append(
+                    await run_node(config_of(tmp_path), identity, network, stop=trio.Event())
+                )
+
+        with trio.fail_after(50):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_it)
+                await origin.publish(0)
+                learner.give(3)
+                await learner.until(lambda: len(learner.rollouts) == 3 * 8)
+                await origin.publish(1)
+                await learner.until(lambda: learner.beats[-1].applied_version == 1)
+                learner.directive = Directive.FINISHED
+
+    assert ended == [True]
+    assert learner.states[-1] is NodeState.LEFT
+    assert {r.oldest_version for r in learner.rollouts} == {0}
+    # Weights and config of two versions, the same config once.
+    assert learner.beats[-1].payload_bytes_received >= 2 * 1000
+
+
+async def test_a_node_whose_engine_is_killed_stays_and_works_on(tmp_path: Path) -> None:
+    hub, stop = MemoryHub(0), trio.Event()
+
+    async with open_origin(hub, tmp_path / "origin") as origin:
+        learner = origin.learner
+
+        async def run_it() -> None:
+            async with hub.network(NODE_KEY) as network:
+                identity = Identity.of(NODE_KEY)
+                assert not await run_node(config_of(tmp_path), identity, network, stop=stop)
+
+        with trio.fail_after(50):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_it)
+                await origin.publish(0)
+                learner.give(1)
+                await learner.until(lambda: len(learner.rollouts) == 8)
+                (engine,) = _engines()
+                os.kill(engine, signal.SIGKILL)
+                await learner.until(
+                    lambda: (
+                        learner.beats[-1].num_engine_restarts == 1
+                        and learner.beats[-1].state is NodeState.ACTIVE
+                    )
+                )
+                learner.give(1)
+                await learner.until(lambda: len(learner.rollouts) == 16)
+                stop.set()
+
+    assert {beat.session_id for beat in learner.beats} == {learner.beats[0].session_id}
+    assert learner.beats[-1].state is NodeState.LEFT
+    assert _engines() == []
+
+
+def _engines() -> list[int]:
+    """Return the engine processes that are our children."""
+    tasks = Path("/proc/self/task").iterdir()
+    children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
+    return [pid for pid in children if b"node.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_the_first_signal_asks_to_stop_and_the_second_interrupts(number: int) -> None:
+    stop = trio.Event()
+
+    with pytest.RaisesGroup(KeyboardInterrupt):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_watch_signals, stop)
+            os.kill(os.getpid(), number)
+            with trio.fail_after(10):
+                await stop.wait()
+            os.kill(os.getpid(), number)
+            await trio.sleep(10)
