@@ -20,7 +20,7 @@ from structlog.typing import Processor
 
 from echo2swarm.jsonlines import JsonLines, read_jsonl
 
-__all__ = ["JsonLines", "TextRenderer", "configure_logging", "events_to", "printable", "read_jsonl"]
+__all__ = ["JsonLines", "TextRenderer", "configure_logging", "events_to", "read_jsonl"]
 
 _OURS: Final = "echo2"
 """The logger that all of structlog goes through; never shown."""
@@ -154,7 +154,7 @@ class TextRenderer:
         """Render one event; what a peer sent can't break out of its line."""
         at = datetime.fromtimestamp(event.pop("unix_s", 0.0), tz=UTC).astimezone()
         level = str(event.pop("level", "info"))
-        name = printable(str(event.pop("event", "")))
+        name = _printable(str(event.pop("event", "")))
         traceback = event.pop("exception", None)
         parts = [
             self._in(_DIM, at.strftime("%H:%M:%S")),
@@ -169,7 +169,7 @@ class TextRenderer:
         return f"{style}{text}{_RESET}" if self._colours and style else text
 
 
-def printable(text: str) -> str:
+def _printable(text: str) -> str:
     """Return ``text`` with everything that would move the cursor or end the line escaped."""
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
@@ -184,7 +184,7 @@ def _shown(value: object) -> str:
     if len(text) > _MAX_VALUE_CHARS:
         text = f"{text[:_MAX_VALUE_CHARS]}..."
     if not isinstance(value, str):
-        return printable(text)
+        return _printable(text)
     is_plain = bool(text) and text.isprintable() and not any(c in " \"'=" for c in text)
     return text if is_plain else repr(text)
 

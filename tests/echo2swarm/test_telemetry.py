@@ -46,9 +46,10 @@ def test_what_a_peer_sent_can_not_forge_a_line_or_steer_the_terminal(stream: io.
     configure_logging(stream=stream)
 
     log.warning("peer.odd", name="x\n12:00:00 info forged", esc="\x1b[2J", inner=["\x1b\n"])
+    log.warning("peer.odd", error=ValueError("\x1b[2J\nforged"))
     log.warning("odd\x1b[2Jname")
 
-    assert stream.getvalue().count("\n") == 2
+    assert stream.getvalue().count("\n") == 3
     assert "\x1b" not in stream.getvalue()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import trio
 
 from echo2swarm.errors import ChildError, ConfigError
@@ -58,12 +59,28 @@ async def test_a_completion_that_brings_the_process_down_costs_only_its_own_rewa
 ) -> None:
     texts = ["0", "1", culprit, "raise", "0"]
 
-    async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
-        rewards = await scorer.score(completions(*texts))
+    with structlog.testing.capture_logs() as events:
+        async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+            rewards = await scorer.score(completions(*texts))
 
     assert [reward.reward for reward in rewards] == [1.0, 0.0, None, None, 1.0]
+    assert sum(event["event"] == "scorer.lost" for event in events) == 2
     assert error in rewards[2].error
     assert "no such answer" in rewards[3].error
+
+
+async def test_a_batch_that_goes_on_slowly_is_not_taken_for_a_hanging_one(
+    model: Path, log_path: Path
+) -> None:
+    # Each takes until the scorer itself stops it: in all far longer than may pass in silence.
+    texts = ["slow"] * MAX_BATCH
+
+    with structlog.testing.capture_logs() as events:
+        async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+            rewards = await scorer.score(completions(*texts))
+
+    assert events == []
+    assert {reward.error for reward in rewards} == {"TimeoutError: took longer than 0.2 s"}
 
 
 async def test_a_process_that_was_killed_is_replaced_and_nothing_is_lost(

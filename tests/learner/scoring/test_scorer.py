@@ -16,7 +16,7 @@ FUNCTION: dict[str, Any] = {
     "kind": "function",
     "score": "tests.learner.scoring.sample_verifier:score",
     "make_prompt": "tests.learner.scoring.sample_verifier:make_prompt",
-    "stop": [";"],
+    "stop": [";", "\n"],
     "score_limit_s": 0.2,
 }
 
@@ -60,15 +60,15 @@ def test_the_task_is_described(scorer: TaskScorer) -> None:
     assert opened.num_prompts is None
     assert opened.vocab_size == 320
     assert opened.eos_token_id == 256
-    assert len(opened.stop_token_ids) == 2
+    assert len(opened.stop_token_ids) == 3
 
 
 def test_a_completion_is_scored_against_its_own_prompt_up_to_the_stop_text(
     score: ScoreTexts,
 ) -> None:
-    (reward,) = score("17; and more", index=17)
+    rewards = score("17; and\nmore", "17\nand; more", index=17)
 
-    assert reward == Reward(1.0, "17")
+    assert rewards == (Reward(1.0, "17"), Reward(1.0, "17"))
     assert score("17", index=18)[0].reward == 0.0
 
 
