@@ -119,3 +119,19 @@ def test_progress_is_told_after_each_completion(scorer: TaskScorer) -> None:
 def test_a_task_whose_prompts_can_not_be_made_is_refused_when_it_is_opened(model: Path) -> None:
     with pytest.raises(ConfigError, match=r'no field "prumpt" \(task\.prompt_field\)'):
         TaskScorer.open(FUNCTION | {"prompt_field": "prumpt"}, str(model), seed=0)
+
+
+def test_the_tiny_models_task_is_asked_and_scored_in_its_own_tokens() -> None:
+    tiny = Path(__file__).parents[2] / "data" / "tiny-sorter"
+    scorer = TaskScorer.open({"kind": "sort_digits"}, str(tiny), seed=0)
+    (prompt,) = scorer.draw(0, 1).prompts
+    eos = scorer.describe().eos_token_id
+    assert eos is not None
+
+    digits = unpack_tokens(prompt.tokens)[:3]
+    right = Completion(0, pack_tokens([*sorted(digits), eos]))
+    wrong = Completion(0, pack_tokens([*sorted(digits), 0, eos]))
+
+    assert len(unpack_tokens(prompt.tokens)) == len(prompt.text) == 4
+    assert [r.reward for r in scorer.score([right, wrong], lambda _: None).rewards] == [1.0, 0.0]
+    assert scorer.describe().stop_token_ids == (eos,)
