@@ -95,6 +95,7 @@ class Membership:
         self._pacer = HeartbeatPacer()
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._bell = Bell()
+        self._beating = trio.Lock()
         self._untold: tuple[PeerReport, ...] = ()
         self._last_said: tuple[Directive, str] | None = None
         self._has_complained = False
@@ -120,10 +121,11 @@ class Membership:
         """Tell the learner our last state, if it answers soon."""
         if not self._pacer.has_learner:
             return
-        try:
-            await self._beat(GOODBYE_S)
-        except (NetworkError, RemoteProtocolError) as exc:
-            log.debug("goodbye.unheard", error=str(exc))
+        with trio.move_on_after(GOODBYE_S):
+            try:
+                await self._beat(GOODBYE_S)
+            except (NetworkError, RemoteProtocolError) as exc:
+                log.debug("goodbye.unheard", error=str(exc))
 
     async def _wait_until_due(self) -> None:
         while True:
@@ -139,6 +141,11 @@ class Membership:
                 await ring.wait()
 
     async def _beat(self, timeout_s: float) -> HeartbeatReply:
+        # One at a time: of two on their way, the older might arrive last, and be believed.
+        async with self._beating:
+            return await self._beat_now(timeout_s)
+
+    async def _beat_now(self, timeout_s: float) -> HeartbeatReply:
         report = self._report()
         self._untold = (self._untold + self._take_faults())[:MAX_REPORTS]
         told = self._untold
