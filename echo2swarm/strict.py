@@ -20,18 +20,19 @@ _GOT: Final = re.compile(r", got `[^`]*`$")
 _MAX_VALUE_CHARS: Final = 80
 
 
-def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "") -> S:
+def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = "") -> S:
     """Return ``table`` as a ``kind``.
 
     Args:
         table: as read from TOML.
         kind: a struct, which may contain structs.
         where: name of the table, put in front of its keys.
+        title: what the table is called in messages; its name if empty.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or out of its range.
     """
-    _refuse_unknown(table, kind, where)
+    _refuse_unknown(table, kind, where, title)
     try:
         struct = msgspec.convert(dict(table), kind)
     except msgspec.ValidationError as exc:
@@ -71,11 +72,13 @@ def _without_limits(annotation: Any) -> Any:  # noqa: ANN401  # types are what i
     return annotation
 
 
-def _refuse_unknown(table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> None:
+def _refuse_unknown(
+    table: Mapping[str, Any], kind: type[msgspec.Struct], where: str, title: str = ""
+) -> None:
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for name, value in table.items():
         if name not in fields:
-            inside = f"in [{where}]" if where else "at the top"
+            inside = f"in {title or f'[{where}]'}" if title or where else "at the top"
             raise ConfigError(f"{join(where, name)}: no such key {inside}{suggest(name, fields)}")
         inner = table_type(fields[name])
         if inner is not None and isinstance(value, Mapping):

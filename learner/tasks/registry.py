@@ -33,7 +33,8 @@ def read_options(table: Mapping[str, Any], kind: TaskKind) -> TaskOptions:
     Raises:
         ConfigError: a key that this kind does not know, or a value that does not fit.
     """
-    return convert(dict(table), kind.Options, where="task")
+    title = f'[task] of kind "{table["kind"]}"'
+    return convert(table, kind.Options, where="task", title=title)
 
 
 def check_table(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_other_variables_of_ours_are_left_alone() -> None:
         ),
         (
             "[task]\nlargst = 3",
-            'task.largst: no such key in [task]; did you mean "largest"?',
+            'task.largst: no such key in [task] of kind "arithmetic"; did you mean "largest"?',
         ),
         ("[task]\nlargest = 0", "task.largest: expected `int` >= 1, got 0"),
         ('[task]\nkind = "arithmetik"', 'task.kind: no "arithmetik"; did you mean "arithmetic"?'),
