@@ -64,6 +64,16 @@ def test_make_targets_that_a_page_shows_exist(page: Path) -> None:
     assert used <= targets
 
 
+@pages
+def test_tests_and_modules_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = re.findall(r"`((?:protocols|echo2swarm|node|learner|tests|scripts)/[\w./-]*)`", text)
+
+    assert [n for n in re.findall(r"`(test_\w+)`", text) if f"def {n}(" not in tests] == []
+    assert [n for n in named if not (ROOT / n).exists()] == []
+
+
 def test_every_dependency_has_a_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
