@@ -12,7 +12,6 @@ venv: ## Make .venv, or bring it up to date
 	@scripts/setup-venv
 
 demo: venv ## Train a small model with a swarm on this machine (under 20 minutes)
-	@$(PYTHON) -m echo2swarm.models.prepare embedded
 	@$(PYTHON) -m learner.demo $(DEMO_ARGS)
 
 test: venv ## Run every test
