@@ -14,7 +14,8 @@ time, and performs the effects it gets back, in order. The rules:
   than ``source_patience_s``;
 - no chunk is asked of two holders, except at the end: when nothing else is left to ask
   for, a chunk that has been waited for longer than ``endgame_after_s`` is asked once more;
-- a bad hash bans the holder for this payload; silence drops it, and it may come back.
+- a bad hash bans the holder for this payload; silence drops it, and it may come back,
+  but not for ever.
 
 Per chunk::
 
@@ -36,6 +37,8 @@ from protocols.reasons import Reason
 
 RATE_WINDOW_S: Final = 5.0
 """Over about this long the peers' delivery rate is measured."""
+MAX_SILENCES: Final = 3
+"""A holder that was silent this often, and brought nothing between, is banned."""
 MAX_REFUSALS: Final = 3
 """A holder that has not got what it said it has, this often, is dropped."""
 
@@ -141,6 +144,8 @@ class ChunkPull:
         self._checking: dict[int, int] = {}
         self._holders: dict[PeerId, _Holder] = {}
         self._banned: set[PeerId] = set()
+        self._silences: dict[PeerId, int] = {}
+        """How often a holder was silent since it last brought a chunk."""
         self._began_at_s = inf
         """When the first chunk was asked for."""
         self._peer_rate = 0.0
@@ -236,6 +241,7 @@ class ChunkPull:
         if not is_good:
             self._release(index)
             return self._fault(holder, f"chunk {index} is wrong", Reason.BAD_CHUNK_HASH, now_s)
+        self._silences.pop(holder, None)
         self._missing.discard(index)
         self._unasked.discard(index)
         self._order.close(index)
@@ -289,6 +295,9 @@ class ChunkPull:
             if any(a.deadline_s <= now_s for a in (*state.chunks.values(), state.hashes) if a)
         ]
         for holder in silent:
+            self._silences[holder] = self._silences.get(holder, 0) + 1
+            if self._silences[holder] >= MAX_SILENCES:
+                self._banned.add(holder)
             self._forget(holder)
         return [*(DropHolder(holder, "silent") for holder in silent), *self._ask(now_s)]
 
@@ -305,21 +314,18 @@ class ChunkPull:
             return []
         if not self._has_hashes:
             return self._ask_hashes(now_s)
-        return [
+        effects = [
             effect
             for holder in sorted(self._holders, key=lambda h: h == self._source)
             for effect in self._fill(holder, now_s)
         ]
+        return effects + self._ask_again(now_s)
 
     def _ask_one(self, holder: PeerId, now_s: float) -> list[Effect]:
         """Fill one holder's turn, where what happened gives nothing to do to the others."""
-        had_unasked = bool(self._unasked)
         if self.is_finished or not self._has_hashes or holder not in self._holders:
             return self._ask(now_s)
-        effects = self._fill(holder, now_s)
-        if had_unasked and not self._unasked:
-            effects += self._ask(now_s)  # the end has begun, and that concerns all
-        return effects
+        return self._fill(holder, now_s) + self._ask_again(now_s)
 
     def _fill(self, holder: PeerId, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
@@ -327,42 +333,51 @@ class ChunkPull:
             index = self._next_chunk(holder, now_s)
             if index is None:
                 break
-            self._mark_asked(holder, index, now_s)
-            effects.append(AskChunk(holder, index))
+            effects.append(self._ask_for(holder, index, now_s))
+        return effects
+
+    def _ask_again(self, now_s: float) -> list[Effect]:
+        """At the end, ask once more for what is slow to come, those first whom we trust."""
+        effects: list[Effect] = []
+        if self._unasked:
+            return effects
+        for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
+            while self._has_free_turn(holder):
+                index = self._endgame_chunk(holder, now_s)
+                if index is None:
+                    break
+                effects.append(self._ask_for(holder, index, now_s))
         return effects
 
     def _ask_hashes(self, now_s: float) -> list[Effect]:
         waiting = [state.hashes for state in self._holders.values() if state.hashes]
-        if waiting:
-            # As at the end of the payload: whoever is slow is asked around, once.
-            second_at_s = waiting[0].at_s + self._settings.endgame_after_s
-            if len(waiting) > 1:
-                return []
-            if now_s < second_at_s:
-                self._wake_at_s = second_at_s
-                return []
-        for holder, state in self._holders.items():
+        if len(waiting) > 1:
+            return []
+        if waiting and now_s < (second_at_s := waiting[0].at_s + self._settings.endgame_after_s):
+            self._wake_at_s = second_at_s
+            return []
+        for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
+            state = self._holders[holder]
             if state.has_hashes and state.hashes is None:
                 state.hashes = _Asked(now_s, now_s + self._settings.chunk_timeout_s)
                 return [AskHashes(holder)]
         return []
 
+    def _is_trusted(self, holder: PeerId) -> bool:
+        return holder == self._source or self._holders[holder].is_proven
+
     def _has_free_turn(self, holder: PeerId) -> bool:
-        state = self._holders[holder]
-        is_trusted = state.is_proven or holder == self._source
-        return len(state.chunks) < (self._settings.max_outstanding if is_trusted else 1)
+        limit = self._settings.max_outstanding if self._is_trusted(holder) else 1
+        return len(self._holders[holder].chunks) < limit
 
     def _next_chunk(self, holder: PeerId, now_s: float) -> int | None:
         if holder != self._source:
+            return self._order.rarest(holder)
+        index = self._order.rarest(holder, max_rarity=1)
+        if index is not None:
+            self._source_idle_since_s = None
+        elif self._peers_are_too_slow(holder, now_s):
             index = self._order.rarest(holder)
-        else:
-            index = self._order.rarest(holder, max_rarity=1)
-            if index is not None:
-                self._source_idle_since_s = None
-            elif self._peers_are_too_slow(holder, now_s):
-                index = self._order.rarest(holder)
-        if index is None and not self._unasked:
-            index = self._endgame_chunk(holder, now_s)
         return index
 
     def _peers_are_too_slow(self, source: PeerId, now_s: float) -> bool:
@@ -395,6 +410,7 @@ class ChunkPull:
             if len(times) == 1
             and index not in mine
             and index in self._missing
+            and index not in self._checking
             and self._order.has(holder, index)
         ]
         if not candidates:
@@ -406,13 +422,14 @@ class ChunkPull:
         self._wake_at_s = min(self._wake_at_s, ripe_at_s)
         return None
 
-    def _mark_asked(self, holder: PeerId, index: int, now_s: float) -> None:
+    def _ask_for(self, holder: PeerId, index: int, now_s: float) -> AskChunk:
         self._began_at_s = min(self._began_at_s, now_s)
         chunks = self._holders[holder].chunks
         timeout_s = self._settings.chunk_timeout_s * (len(chunks) + 1)
         chunks[index] = _Asked(now_s, now_s + timeout_s)
         self._unasked.discard(index)
         self._order.close(index)
+        return AskChunk(holder, index)
 
     def _release(self, index: int) -> None:
         """Let a chunk be asked for again, unless somebody else still may bring it."""

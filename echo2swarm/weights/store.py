@@ -189,7 +189,6 @@ class PayloadStore:
             raise LocalProtocolError(f"chunk {index} is not held")
         while True:
             folder = payload.folder
-            self._check_is_here(payload)
             read = partial(layout.read_chunk, folder, payload.ref, index)
             try:
                 data = await self._on_disk(read, "cannot read a chunk")

@@ -12,7 +12,7 @@ NUM_CHUNKS = 6
 HOLDERS = [PeerId(name) for name in "abc"]
 
 steps = st.one_of(
-    st.tuples(st.sampled_from(["add", "drop"]), st.sampled_from(HOLDERS), st.integers(0, 5)),
+    st.tuples(st.sampled_from(["add", "add", "drop"]), st.sampled_from(HOLDERS), st.integers(0, 5)),
     st.tuples(st.sampled_from(["join", "leave", "count"]), st.sampled_from(HOLDERS), st.just(0)),
     st.tuples(st.sampled_from(["open", "close"]), st.just(HOLDERS[0]), st.integers(0, 5)),
     st.tuples(st.just("share"), st.just(HOLDERS[0]), st.integers(0, 2)),
@@ -28,7 +28,9 @@ def test_a_holder_is_asked_for_one_of_its_rarest_open_chunks(
     counted: set[PeerId] = set()
     wanted: set[int] = set()
     share = set(range(NUM_CHUNKS))
-    for what, holder, index in history:
+    joined = [("join", holder, 0) for holder in HOLDERS]
+    opened = [("open", HOLDERS[0], index) for index in range(NUM_CHUNKS)]
+    for what, holder, index in (*joined, *opened, *history):
         if what == "join" and holder not in has:
             order.add_holder(holder)
             has[holder] = set()
@@ -78,3 +80,19 @@ def test_ties_are_broken_at_random() -> None:
         order.add_chunk(HOLDERS[0], index)
         order.open(index)
     assert len({order.rarest(HOLDERS[0]) for _ in range(50)}) > 20
+
+
+def test_what_a_holder_that_counts_comes_to_have_is_less_rare() -> None:
+    order = RarestFirst(num_chunks=2, rng=random.Random(1))
+    for holder in HOLDERS:
+        order.add_holder(holder)
+    for index in (0, 1):
+        order.open(index)
+        order.add_chunk(HOLDERS[0], index)
+    order.count(HOLDERS[1])
+    order.add_chunk(HOLDERS[1], 0)
+    assert order.rarest(HOLDERS[0]) == 1
+    order.remove_holder(HOLDERS[1])
+    order.count(HOLDERS[2])
+    order.add_chunk(HOLDERS[2], 1)
+    assert order.rarest(HOLDERS[0]) == 0

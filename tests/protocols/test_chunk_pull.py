@@ -179,6 +179,24 @@ def test_a_silent_holder_is_dropped_and_its_chunk_asked_elsewhere() -> None:
     assert not core.is_banned(A)
 
 
+def test_a_holder_that_is_silent_again_and_again_is_banned() -> None:
+    core = pull(1)
+    for attempt in range(3):
+        assert not core.is_banned(A)
+        now_s = attempt * SETTINGS.chunk_timeout_s
+        opened(core, A, [0], now_s)
+        core.deadline_passed(now_s + SETTINGS.chunk_timeout_s)
+    assert core.is_banned(A)
+
+
+def test_at_the_end_the_source_is_asked_before_strangers() -> None:
+    core = pull(1)
+    opened(core, A, [0])
+    opened(core, B, [0])
+    opened(core, SOURCE, [0])
+    assert core.deadline_passed(SETTINGS.endgame_after_s) == [AskChunk(SOURCE, 0)]
+
+
 def test_at_the_end_a_slow_chunk_is_asked_for_once_more_and_not_twice() -> None:
     core = pull(1)
     opened(core, A, [0])
@@ -191,10 +209,20 @@ def test_at_the_end_a_slow_chunk_is_asked_for_once_more_and_not_twice() -> None:
 
 
 def test_before_the_end_a_slow_chunk_is_not_asked_for_again() -> None:
-    core = pull(3)
-    opened(core, A, [0, 1])
-    opened(core, B, [0, 1, 2])
+    core = pull(2)  # chunk 1 is nowhere yet
+    opened(core, A, [0])
+    assert asked(opened(core, B, [0])) == []
     assert asked(core.deadline_passed(10)) == []
+
+
+def test_a_chunk_that_is_here_is_not_asked_for_again_when_its_second_holder_is_lost() -> None:
+    core = pull(2)
+    opened(core, C, [1])
+    opened(core, A, [0])
+    opened(core, B, [0])
+    core.deadline_passed(5)
+    assert deliver(core, B, 0, 6) == []
+    assert core.holder_lost(A, 7) == []
 
 
 def test_a_wrong_chunk_bans_its_sender_and_is_asked_elsewhere() -> None:

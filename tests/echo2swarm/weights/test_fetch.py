@@ -132,6 +132,22 @@ async def serve_nothing(stream: Stream, payload: Made) -> None:
     await trio.sleep_forever()
 
 
+async def serve_one_chunk(stream: Stream, payload: Made) -> None:
+    """Serves hashes and one chunk, then nothing."""
+    await offer_everything(stream, payload)
+    while True:
+        match await hear(stream):
+            case WantHashes():
+                await say(stream, Hashes(payload.hashes))
+            case WantChunk(index):
+                await say(stream, Chunk(index, payload.chunks[index]))
+                break
+            case Open():
+                raise AssertionError
+    while True:
+        await hear(stream)
+
+
 async def serve_garbage(stream: Stream, payload: Made) -> None:
     """Answers with bytes of the right length."""
     await offer_everything(stream, payload)
@@ -363,6 +379,28 @@ async def test_a_broken_disk_ends_the_download_with_its_message(
             await me.fetch(payload)
 
 
+async def test_a_chunk_whose_holder_is_dropped_while_it_is_being_written_is_not_lost(
+    tmp_path: Path,
+    hub: MemoryHub,
+    payload: Made,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        hostile(hub, 2, serve_one_chunk, payload) as teaser,
+        peer(hub, tmp_path, 3, to=(teaser,)) as me,
+    ):
+        put_chunk = me.store.put_chunk
+
+        async def put_slowly(stored: Payload, index: int, data: bytes) -> None:
+            await trio.sleep(40)
+            await put_chunk(stored, index, data)
+
+        monkeypatch.setattr(me.store, "put_chunk", put_slowly)
+        with trio.fail_after(10_000):
+            await me.fetch(payload)
+
+
 # The holder's side, asked by a downloader without manners.
 
 
@@ -432,11 +470,13 @@ async def test_a_payload_that_was_deleted_meanwhile_is_refused(
     tmp_path: Path, hub: MemoryHub, payload: Made, autojump_clock: MockClock
 ) -> None:
     async with peer(hub, tmp_path, 1) as origin, asking(hub, origin) as stream:
-        await origin.put(payload)
+        await origin.put(payload, num_chunks=3)
         await ask(stream, Open(payload.ref.root_sha256))
         await answer(stream)
         await origin.store.prune(keep=())
-        await origin.put(payload, num_chunks=0)  # and begun again, with nothing in it
+        again = await origin.put(payload, num_chunks=1)  # and begun again
+        with (again.files / "a").open("r+b") as file:
+            file.write(b"other bytes")
         await ask(stream, WantChunk(0))
         assert await answer(stream) == Refused(Reason.UNKNOWN_PAYLOAD, 0)
 
