@@ -1,0 +1,211 @@
+"""Configurations of small swarms, and an impostor who speaks the protocols badly."""
+
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from echo2swarm.identity import Identity
+from echo2swarm.network.addresses import split_address
+from echo2swarm.network.base import Network, PeerInfo, call
+from echo2swarm.network.libp2p import open_network
+from learner.config import (
+    CheckpointTable,
+    LearnerConfig,
+    ModelTable,
+    RolloutTable,
+    RunTable,
+    SwarmTable,
+    TrainerTable,
+)
+from protocols import activation, advert, codec, leases, rollouts
+from protocols import ticket as ticket_protocol
+from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols.advert import NodeAdvert
+from protocols.leases import Lease, LeaseReply, LeaseRequest
+from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
+from protocols.ticket import Ticket
+from tests.tiny_model import TINY_MODEL_DIR
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+JOIN_S = 90.0
+"""Long enough on two busy cores, and no test is slower for it."""
+
+T = TypeVar("T")
+
+
+def tiny_config(
+    *,
+    num_steps: int,
+    max_staleness: int = 2,
+    seed: int = 0,
+    prompts_per_step: int = 8,
+    lease_timeout_s: float = 20.0,
+    trainer: TrainerTable | None = None,
+) -> LearnerConfig:
+    """Return a run of the tiny model that takes a fraction of a second per step."""
+    return LearnerConfig(
+        run=RunTable(name="e2e", num_steps=num_steps, seed=seed),
+        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        task={"kind": "sort_digits"},
+        swarm=SwarmTable(listen=(LOOPBACK,), heartbeat_s=0.5),
+        rollouts=RolloutTable(
+            prompts_per_step=prompts_per_step,
+            group_size=8,
+            max_staleness=max_staleness,
+            max_new_tokens=6,
+            lease_prompts=1,
+            lease_timeout_s=lease_timeout_s,
+        ),
+        trainer=trainer or TrainerTable(learning_rate=3e-4, warmup_steps=0, threads=1),
+        checkpoint=CheckpointTable(every_steps=0),
+    )
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody accepts connections on ``port``."""
+    with socket.socket() as s:
+        s.settimeout(2)
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+def read_ticket(line: str) -> Ticket:
+    """Return what a ticket says."""
+    return ticket_protocol.read(line, now_unix_s=time.time())
+
+
+class Impostor:
+    """A member of the swarm whose every message is up to the test."""
+
+    def __init__(self, network: Network, key: Ed25519PrivateKey, ticket: Ticket) -> None:
+        self.network = network
+        self.ticket = ticket
+        self.session_id = secrets.token_hex(8)
+        self._key = key
+
+    async def heartbeat(
+        self, *, state: NodeState, applied_version: int | None = None
+    ) -> HeartbeatReply:
+        """Report as a node does."""
+        said = NodeAdvert(
+            run_id=self.ticket.run_id,
+            peer_id=self.network.peer,
+            role="node",
+            seq=1,
+            addresses=(),
+            name="impostor",
+            engine="none",
+            device="none",
+            usd_per_hour=0.0,
+            software="test",
+        )
+        return await self._call(
+            activation.PROTOCOL_ID,
+            Heartbeat(
+                run_id=self.ticket.run_id,
+                session_id=self.session_id,
+                advert=advert.write(said, self._key),
+                state=state,
+                applied_version=applied_version,
+                held_version=applied_version,
+                num_rollouts_in_hand=0,
+                num_engine_restarts=0,
+                payload_bytes_sent=0,
+                payload_bytes_received=0,
+            ),
+            HeartbeatReply,
+            activation.MAX_REPLY_BYTES,
+        )
+
+    async def wait_active(self, applied_version: int) -> None:
+        """Report until the learner says that we are active."""
+        while True:
+            reply = await self.heartbeat(state=NodeState.ACTIVE, applied_version=applied_version)
+            if reply.directive is Directive.ACTIVE:
+                return
+            await trio.sleep(0.2)
+
+    async def lease(self, applied_version: int) -> Lease:
+        """Ask for work until there is some."""
+        while True:
+            reply = await self._call(
+                leases.PROTOCOL_ID,
+                LeaseRequest(
+                    run_id=self.ticket.run_id,
+                    session_id=self.session_id,
+                    applied_version=applied_version,
+                    max_completions=8,
+                    wait_s=5.0,
+                ),
+                LeaseReply,
+                leases.MAX_REPLY_BYTES,
+            )
+            if reply.lease is not None:
+                return reply.lease
+
+    async def submit(self, lease_id: str, *made: Rollout) -> SubmissionReply:
+        """Hand in rollouts, whatever they are."""
+        return await self._call(
+            rollouts.PROTOCOL_ID,
+            RolloutSubmission(
+                run_id=self.ticket.run_id,
+                session_id=self.session_id,
+                lease_id=lease_id,
+                rollouts=made,
+                generated_in_s=0.1,
+            ),
+            SubmissionReply,
+            rollouts.MAX_REPLY_BYTES,
+        )
+
+    async def _call(
+        self, protocol: str, message: msgspec.Struct, kind: type[T], max_bytes: int
+    ) -> T:
+        reply = await call(
+            self.network,
+            self.ticket.learner_peer,
+            protocol,
+            msgspec.msgpack.encode(message),
+            max_reply_bytes=max_bytes,
+            timeout_s=30,
+        )
+        return codec.decode(reply, kind, max_bytes=max_bytes)
+
+
+@asynccontextmanager
+async def open_impostor(ticket: Ticket) -> AsyncIterator[Impostor]:
+    """Join the swarm by its real network, under a new identity."""
+    key = Ed25519PrivateKey.generate()
+    async with open_network(Identity.of(key), (LOOPBACK,)) as network:
+        for address in ticket.addresses:
+            peer, bare = split_address(address)
+            await network.connect(PeerInfo(peer=peer, addresses=(bare,)), timeout_s=20)
+        yield Impostor(network, key, ticket)
+
+
+def loaded_libraries(pid: int) -> str:
+    """Return what a process has mapped into its memory, as text."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+def command_line(pid: int) -> str:
+    """Return how a process was called; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""

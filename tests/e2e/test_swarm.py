@@ -1,0 +1,271 @@
+"""Whole swarms: a learner and nodes as processes, real libp2p on loopback, real training."""
+
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from echo2swarm.identity import load_or_create
+from learner.demo.swarm import LocalSwarm, open_swarm
+from protocols import ticket as ticket_protocol
+from protocols.activation import NodeState
+from protocols.packed import pack_floats, pack_tokens
+from protocols.reasons import Reason
+from protocols.rollouts import FinishReason, Rollout
+from protocols.status import StatusReply
+from protocols.ticket import Ticket
+from tests.e2e.swarms import (
+    JOIN_S,
+    command_line,
+    free_port,
+    is_listening,
+    loaded_libraries,
+    open_impostor,
+    read_ticket,
+    tiny_config,
+)
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def staleness_in_ledger(swarm: LocalSwarm) -> dict[int, int]:
+    """Count trained rollouts by staleness, from what the ledger says of each."""
+    with closing(sqlite3.connect(swarm.run_dir / "ledger.sqlite")) as ledger:
+        rows = ledger.execute(
+            "SELECT trained_step - version, COUNT(*) FROM rollouts "
+            "WHERE trained_step IS NOT NULL GROUP BY 1"
+        )
+        return {int(staleness): int(count) for staleness, count in rows}
+
+
+async def start_three_nodes(swarm: LocalSwarm, ticket: str) -> None:
+    for name in ("ada", "bob", "cyd"):
+        await swarm.start_node(name, ticket, arguments=("--listen", "/ip4/127.0.0.1/tcp/0"))
+
+
+def active(status: StatusReply) -> set[str]:
+    return {n.name for n in status.nodes if n.is_connected and n.state == NodeState.ACTIVE}
+
+
+async def test_a_swarm_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path / "a swarm") as swarm:
+        ticket = await swarm.start_learner(tiny_config(num_steps=12))
+        await start_three_nodes(swarm, ticket)
+        await swarm.wait_status(lambda s: s.learner_step >= 2, timeout_s=JOIN_S, what="two steps")
+        for process in swarm.processes:
+            assert "libtorch" not in loaded_libraries(process.pid), (
+                f"{process.name} has torch loaded"
+            )
+        with trio.fail_after(200):
+            statuses = [await process.wait() for process in swarm.processes]
+        status = swarm.status()
+        left = swarm.pids()
+
+    assert statuses == [0, 0, 0, 0]
+    assert left == []
+    assert status is not None
+    assert (status.phase, status.learner_step) == ("finished", 12)
+    assert len(swarm.metrics()) == 12
+    staleness = staleness_in_ledger(swarm)
+    assert sum(staleness.values()) == 12 * 8 * 8
+    assert max(staleness) <= 2
+    assert all(node.num_accepted > 0 for node in status.nodes)
+    assert not list(swarm.root.rglob("*.tmp"))
+
+
+async def test_with_no_staleness_allowed_every_rollout_is_on_policy(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        ticket = await swarm.start_learner(tiny_config(num_steps=6, max_staleness=0))
+        await start_three_nodes(swarm, ticket)
+        with trio.fail_after(200):
+            assert await swarm.learner.wait() == 0
+
+    assert staleness_in_ledger(swarm) == {0: 6 * 8 * 8}
+
+
+async def test_a_killed_node_is_replaced_by_others_and_comes_back_as_itself(
+    tmp_path: Path,
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        ticket = await swarm.start_learner(tiny_config(num_steps=400, lease_timeout_s=5))
+        await start_three_nodes(swarm, ticket)
+        await swarm.wait_status(
+            lambda s: len(active(s)) == 3 and s.learner_step >= 2,
+            timeout_s=JOIN_S,
+            what="three active nodes",
+        )
+        victim = next(p for p in swarm.processes if p.name == "bob")
+        victim.kill()
+        killed_at = swarm.status()
+        assert killed_at is not None
+        later = await swarm.wait_status(
+            lambda s: s.learner_step >= killed_at.learner_step + 5 and "bob" not in active(s),
+            timeout_s=JOIN_S,
+            what="training to go on without the node",
+        )
+        await swarm.start_node("bob", ticket, arguments=("--listen", "/ip4/127.0.0.1/tcp/0"))
+        back = await swarm.wait_status(
+            lambda s: len(active(s)) == 3, timeout_s=JOIN_S, what="the node to be back"
+        )
+
+    assert len(later.nodes) == 3
+    assert len(back.nodes) == 3, "the node that came back is shown once"
+
+
+async def test_a_killed_engine_is_restarted_and_the_node_stays(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        ticket = await swarm.start_learner(tiny_config(num_steps=400, lease_timeout_s=5))
+        node = await swarm.start_node("ada", ticket)
+        before = await swarm.wait_status(
+            lambda s: len(active(s)) == 1 and s.learner_step >= 2,
+            timeout_s=JOIN_S,
+            what="an active node",
+        )
+        engine = next(pid for pid in swarm.pids() if "node.engine" in command_line(pid))
+        os.kill(engine, signal.SIGKILL)
+        after = await swarm.wait_status(
+            lambda s: (
+                s.learner_step >= before.learner_step + 5 and s.nodes[0].num_engine_restarts == 1
+            ),
+            timeout_s=JOIN_S,
+            what="training with a new engine",
+        )
+        assert node.is_running
+
+    assert len(after.nodes) == 1
+
+
+async def test_a_ticket_with_only_another_nodes_address_leads_to_the_learner(
+    tmp_path: Path,
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        line = await swarm.start_learner(tiny_config(num_steps=400))
+        port = free_port()
+        await swarm.start_node("ada", line, arguments=("--listen", f"/ip4/127.0.0.1/tcp/{port}"))
+        first = await swarm.wait_status(
+            lambda s: len(active(s)) == 1, timeout_s=JOIN_S, what="the first node"
+        )
+        ticket = read_ticket(line)
+        indirect = ticket_protocol.write(
+            Ticket(
+                run_id=ticket.run_id,
+                learner_key=ticket.learner_key,
+                addresses=(
+                    # The learner as it is not: nobody listens there.
+                    f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{ticket.learner_peer}",
+                    f"/ip4/127.0.0.1/tcp/{port}/p2p/{first.nodes[0].peer_id}",
+                ),
+                expires_unix_s=int(time.time()) + 3600,
+            ),
+            load_or_create(find_identity(swarm.run_dir)).key,
+        )
+        await swarm.start_node("bob", indirect)
+        status = await swarm.wait_status(
+            lambda s: {"ada", "bob"} <= active(s), timeout_s=JOIN_S, what="the second node"
+        )
+
+    assert len(status.nodes) == 2
+
+
+def find_identity(run_dir: Path) -> Path:
+    return next(run_dir.rglob("identity*"))
+
+
+async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_disturbed(
+    tmp_path: Path,
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        line = await swarm.start_learner(tiny_config(num_steps=400))
+        await swarm.start_node("honest", line)
+        await swarm.wait_status(
+            lambda s: s.learner_step >= 2, timeout_s=JOIN_S, what="an honest node at work"
+        )
+        async with open_impostor(read_ticket(line)) as impostor:
+            reply = await impostor.heartbeat(state=NodeState.STANDBY, applied_version=0)
+            newest = reply.newest_version
+            with trio.fail_after(30):
+                await impostor.wait_active(newest)
+                lease = await impostor.lease(newest)
+            group = lease.groups[0]
+
+            def rollout(
+                tokens: list[int] | None = None,
+                logprobs: list[float] | None = None,
+                *,
+                version: int = lease.min_version,
+                sample: int = 0,
+                finish: FinishReason = FinishReason.LENGTH,
+                group_id: int = group.group_id,
+            ) -> Rollout:
+                wanted = lease.sampling.max_new_tokens
+                return Rollout(
+                    group_id=group_id,
+                    sample_index=sample,
+                    oldest_version=version,
+                    newest_version=version,
+                    tokens=pack_tokens([4] * wanted if tokens is None else tokens),
+                    logprobs=pack_floats([-1.0] * wanted if logprobs is None else logprobs),
+                    finish_reason=finish,
+                )
+
+            expected = {
+                Reason.FROM_THE_FUTURE: rollout(version=10_000),
+                Reason.WRONG_SHAPE: rollout(logprobs=[-1.0]),
+                Reason.NON_FINITE_LOGPROB: rollout(logprobs=[float("nan")] * 6),
+                Reason.POSITIVE_LOGPROB: rollout(logprobs=[0.5] * 6),
+                Reason.TOKEN_OUT_OF_RANGE: rollout(tokens=[4000] * 6),
+                Reason.WRONG_FINISH: rollout(finish=FinishReason.STOP),
+                Reason.UNKNOWN_PROMPT: rollout(group_id=10**9),
+            }
+            got = {}
+            for reason, bad in expected.items():
+                answer = await impostor.submit(lease.lease_id, bad)
+                got[reason] = answer.refusal or answer.verdicts[0].refusal
+            unknown = await impostor.submit("no-such-lease", rollout())
+            await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
+            seen = await swarm.wait_status(
+                lambda s: any(n.name == "impostor" and len(n.refusals) >= 7 for n in s.nodes),
+                timeout_s=20,
+                what="the refusals in the status",
+            )
+        trained = await swarm.wait_status(
+            lambda s: s.learner_step >= seen.learner_step + 3,
+            timeout_s=JOIN_S,
+            what="training to go on",
+        )
+
+    assert got == {reason: reason for reason in expected}
+    assert (unknown.refusal or unknown.verdicts[0].refusal) == Reason.UNKNOWN_LEASE
+    honest = next(n for n in trained.nodes if n.name == "honest")
+    assert honest.refusals == ()
+
+
+async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_resume(
+    tmp_path: Path,
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        line = await swarm.start_learner(tiny_config(num_steps=400))
+        port = int(read_ticket(line).addresses[0].split("/")[4])
+        await swarm.start_node("ada", line)
+        await swarm.wait_status(lambda s: s.learner_step >= 3, timeout_s=JOIN_S, what="three steps")
+        swarm.learner.interrupt()
+        with trio.fail_after(60):
+            first_exit = await swarm.learner.wait()
+        stopped = swarm.status()
+        assert stopped is not None
+        assert not is_listening(port)
+        await swarm.start_learner(tiny_config(num_steps=400), arguments=("--resume",))
+        resumed = await swarm.wait_status(
+            lambda s: s.learner_step >= stopped.learner_step + 3,
+            timeout_s=JOIN_S,
+            what="training after the resumption, with the same node",
+        )
+
+    assert first_exit == 130
+    assert [n.name for n in resumed.nodes if n.is_connected] == ["ada"]
+    assert max(staleness_in_ledger(swarm)) <= 2
