@@ -90,7 +90,6 @@ class Worker:
         self._bell = Bell()
         self._tally = Tally()
         self._drain_wanted = trio.Event()
-        self._sampling = trio.CancelScope()
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
         self._returns, self._to_return = trio.open_memory_channel[GiveBack](MAX_GIVEN_BACK)
         self._num_returning = 0
@@ -306,14 +305,11 @@ class Worker:
         groups = [group for part in job.parts for group in part.groups]
         started_s = trio.current_time()
         try:
-            with trio.CancelScope() as self._sampling:
-                generated = await self._engine.generate(groups, job.sampling)
+            generated = await self._engine.generate(groups, job.sampling)
         except ChildError as exc:
             for part in job.parts:
                 self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
             raise
-        if self._sampling.cancelled_caught:
-            return
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)
         for part in job.parts:
@@ -335,7 +331,6 @@ class Worker:
         with trio.move_on_after(DRAIN_S):
             await self._until_nothing_is_in_hand()
         self._ended(self._work.hand_back("this node is leaving, and could not finish in time"))
-        self._sampling.cancel()
         with trio.move_on_after(FLUSH_S):
             await self._until_nothing_is_in_hand()
             while self._num_returning:

@@ -201,7 +201,7 @@ def _sample(logits_BV: Tensor, rows: Sequence[_Row], temperature: float) -> Tens
     ]
     uniforms_B = torch.tensor(uniforms, dtype=torch.float64, device=logits_BV.device)
     drawn = [
-        _invert(
+        invert(
             logits_BV[start : start + _ROWS_PER_SOFTMAX],
             uniforms_B[start : start + _ROWS_PER_SOFTMAX],
             temperature,
@@ -219,7 +219,7 @@ def _sample(logits_BV: Tensor, rows: Sequence[_Row], temperature: float) -> Tens
     return tokens_B
 
 
-def _invert(logits_BV: Tensor, uniforms_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+def invert(logits_BV: Tensor, uniforms_B: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Return tokens and their logprobs: the first whose cumulative probability is above.
 
     In two stages, which block of the vocabulary and which token of it: sums over a vocabulary

@@ -19,6 +19,7 @@ from node.engine.messages import Completion, Generated
 from protocols import activation, leases, rollouts
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import (
     Lease,
@@ -78,6 +79,8 @@ class FakeLearner:
     refuse: Callable[[Rollout], Reason | None] = lambda _: None
     refuse_whole: list[Reason] = field(default_factory=list)
     """Taken from the front, one for each submission."""
+    lose_verdicts: int = 0
+    """So many submissions are taken, but their verdicts do not get through."""
     garble: bool = False
     """Answer heartbeats with garbage."""
     make: Callable[[int], Lease] = make_lease
@@ -183,6 +186,9 @@ class FakeLearner:
         refusal = self.refuse_whole.pop(0) if self.refuse_whole else None
         if refusal is None:
             self.submissions.append(submission)
+        if self.lose_verdicts:
+            self.lose_verdicts -= 1
+            raise RemoteProtocolError("the connection broke")
         verdicts = tuple(
             RolloutVerdict(r.group_id, r.sample_index, self.refuse(r), "said so")
             for r in submission.rollouts

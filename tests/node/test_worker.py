@@ -208,6 +208,25 @@ async def test_a_learner_that_restarted_gets_a_heartbeat_before_the_rollouts_aga
     assert len(learner.beats) == num_beats + 1
 
 
+async def test_rollouts_whose_verdicts_got_lost_are_not_told_as_refused(
+    autojump_clock: MockClock,
+) -> None:
+    def refuse(_: Rollout) -> Reason | None:
+        return Reason.DUPLICATE if len(learner.submissions) > 1 else None
+
+    learner = FakeLearner(lose_verdicts=1, refuse=refuse)
+    async with open_bench(learner) as bench:
+        with at_most():
+            bench.policies.hold(0)
+            learner.give(1)
+            await learner.until(lambda: len(learner.submissions) == 2)
+            await trio.sleep(1)
+
+            assert bench.worker.num_rollouts_in_hand == 0
+    assert bench.worker.tally.num_accepted == 8
+    assert bench.events("rollouts.refused") == []
+
+
 async def test_a_lease_that_the_learner_does_not_know_is_given_up(
     autojump_clock: MockClock,
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engine.messages import Completion
-from node.engine.transformers_decode import Decoder, plan_batches
+from node.engine.transformers_decode import Decoder, invert, plan_batches
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens, unpack_floats, unpack_tokens
 from protocols.rollouts import FinishReason
@@ -111,6 +111,26 @@ def test_the_whole_distribution_is_sampled_at_its_temperature() -> None:
     expected = (torch.softmax(logits / 1.7, dim=-1) * num_samples).tolist()
     chi_squared = sum((c - e) ** 2 / e for c, e in zip(counts, expected, strict=True))
     assert chi_squared < 37.7  # 0.1 % of honest samplers with 15 degrees of freedom exceed this
+
+
+@pytest.mark.parametrize("vocab_size", [200, 256, 1000, 2048])
+def test_the_drawn_token_is_the_first_whose_cumulative_probability_is_above(
+    vocab_size: int,
+) -> None:
+    torch.manual_seed(vocab_size)
+    logits = 3 * torch.randn(500, vocab_size)
+    uniforms = torch.rand(500, dtype=torch.float64)
+
+    tokens, logprobs = invert(logits, uniforms, 1.3)
+
+    expected_logprobs = torch.log_softmax(logits.double() / 1.3, dim=-1)
+    cumulative = expected_logprobs.exp().cumsum(dim=-1)
+    expected = torch.searchsorted(cumulative, uniforms[:, None], right=True)[:, 0]
+    # Rounding may move a boundary past a number drawn next to it.
+    assert int((tokens != expected).sum()) <= 1
+    assert torch.allclose(
+        logprobs.double(), expected_logprobs.gather(1, tokens[:, None])[:, 0], atol=1e-5
+    )
 
 
 def test_logits_that_are_not_finite_make_no_rollout() -> None:
