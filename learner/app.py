@@ -43,10 +43,11 @@ from learner.ledger import Ledger, open_ledger
 from learner.ledger_resume import LeftOver
 from learner.model_folder import prepare_model
 from learner.publisher import SwarmPublisher
+from learner.replay import replay
 from learner.run_dir import RunDir, write_atomically
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
-from learner.trainer_client import TrainerLostError, open_trainer
+from learner.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.training.messages import Start
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 
@@ -137,8 +138,7 @@ async def _serve_once(
                 max_staleness=config.rollouts.max_staleness,
             )
         )
-        step = trainer.started.step
-        left_over = await _go_back(serving, ledger, step, resume=resume)
+        left_over = await _take_up(serving, ledger, trainer, resume=resume)
         library = await stack.enter_async_context(
             open_library(run_dir.weights, run=run_dir.run_id, learner_key=identity.key.public_key())
         )
@@ -176,12 +176,11 @@ async def _serve_once(
                 ).save,
                 sampling=sampling,
                 vocab_size=trainer.started.vocab_size,
-                step=step,
+                step=trainer.started.step + len(left_over.updates),
                 left_over=left_over,
                 snapshots=run_dir.snapshots,
                 status_file=run_dir.status,
-            ),
-            rng=random.Random(),  # noqa: S311 - makes lease ids differ, no secret
+            )
         )
         await _work(serving, learner, announcer, network, identity)
 
@@ -217,23 +216,30 @@ async def _work(
         raise KeyboardInterrupt
 
 
-async def _go_back(serving: Serving, ledger: Ledger, step: int, *, resume: bool) -> LeftOver:
-    """Bring ledger and weights to the step that the trainer starts from."""
+async def _take_up(
+    serving: Serving, ledger: Ledger, trainer: ProcessTrainer, *, resume: bool
+) -> LeftOver:
+    """Bring trainer, ledger and weights to where the run stood."""
     if not resume:
-        return LeftOver(groups=(), next_group=0, num_rollouts_undone=0)
+        return LeftOver()
+    checkpoint_step = trainer.started.step
     left_over = await ledger.resume(
-        step,
+        checkpoint_step,
         max_staleness=serving.config.rollouts.max_staleness,
         now_unix_s=time.time(),
     )
-    await trio.to_thread.run_sync(serving.run_dir.forget_versions_after, step)
+    step = checkpoint_step + len(left_over.updates)
     log.info(
         "run.resumed",
+        checkpoint=checkpoint_step,
         step=step,
+        num_updates_to_replay=len(left_over.updates),
         num_groups_kept=len(left_over.groups),
         num_rollouts_kept=sum(len(group.rollouts) for group in left_over.groups),
         num_rollouts_undone=left_over.num_rollouts_undone,
     )
+    await replay(trainer, left_over.updates)
+    await trio.to_thread.run_sync(serving.run_dir.forget_versions_after, step)
     return left_over
 
 

@@ -69,8 +69,12 @@ def form(
             stale.append(group)
         elif newest_version <= step:
             usable.append(group)
-    usable.sort(key=lambda group: (group.oldest_version, group.group_id))
     batch = None
     if len(usable) >= groups_per_step:
-        batch = Batch(step=step, groups=tuple(usable[:groups_per_step]))
+        batch = Batch(step=step, groups=in_order(usable)[:groups_per_step])
     return Formed(batch=batch, stale=tuple(stale))
+
+
+def in_order(groups: Iterable[CompleteGroup]) -> tuple[CompleteGroup, ...]:
+    """Return groups in the order in which updates use them, whatever order they came in."""
+    return tuple(sorted(groups, key=lambda group: (group.oldest_version, group.group_id)))

@@ -33,15 +33,14 @@ class Dispatcher:
 
     Args:
         rules: from the configuration.
-        lease_prefix: makes lease ids differ from those of an earlier process.
+        num_leases: granted by earlier processes of the run; ids go on from there.
         next_step: the first update that needs a batch.
     """
 
-    def __init__(self, rules: DispatchRules, *, lease_prefix: str, next_step: int = 0) -> None:
+    def __init__(self, rules: DispatchRules, *, num_leases: int = 0, next_step: int = 0) -> None:
         self._rules = rules
-        self._lease_prefix = lease_prefix
         self._next_step = next_step
-        self._num_leases = 0
+        self._num_leases = num_leases
         self._prompts: deque[Prompt] = deque()
         self._groups = GroupTable(max_attempts=rules.max_attempts)
         self._leases = LeaseBook()
@@ -131,7 +130,7 @@ class Dispatcher:
         if not wanted:
             return NoWork("as much work is in flight as can be used in time")
         self._num_leases += 1
-        lease_id = LeaseId(f"{self._lease_prefix}-{self._num_leases:06d}")
+        lease_id = LeaseId(f"lease-{self._num_leases:06d}")
         keys = frozenset((group.group_id, index) for group, indices in wanted for index in indices)
         record = LeaseRecord(
             lease_id=lease_id,

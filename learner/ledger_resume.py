@@ -1,10 +1,16 @@
-"""Going back to a checkpoint: which recorded work is still of use to the step it holds."""
+"""Going on after a crash: what the ledger holds that the last checkpoint does not.
+
+An update is recorded before its weights are published. So every version that a node may
+hold can be made again: from the checkpoint, by the recorded updates, in their order. Then
+nothing is lost, nothing is trained twice, and no version number stands for two policies.
+"""
 
 import sqlite3
 from dataclasses import dataclass
 
 from echo2swarm.freshness import Freshness, judge
-from learner.groups import AcceptedRollout, DropReason
+from learner.batcher import Batch, in_order
+from learner.groups import AcceptedRollout, CompleteGroup, DropReason
 from learner.leasing import LeaseState
 from protocols.ids import GroupId, PeerId, PolicyVersion
 
@@ -23,26 +29,24 @@ class OpenedGroup:
 class LeftOver:
     """What an earlier process left."""
 
-    groups: tuple[OpenedGroup, ...]
-    next_group: int
+    updates: tuple[Batch, ...] = ()
+    """Those after the checkpoint, to be made again before anything else."""
+    weights_sha256: bytes | None = None
+    """Of the version after the last of them, if that was published."""
+    groups: tuple[OpenedGroup, ...] = ()
+    next_group: int = 0
     """The first prompt that was never leased."""
-    num_rollouts_undone: int
-    """Rollouts whose updates came after the checkpoint, and are of no use before it."""
+    num_leases: int = 0
+    """Granted so far."""
+    num_rollouts_undone: int = 0
+    """Rollouts that neither the updates nor later ones can use."""
 
 
 def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s: float) -> LeftOver:
-    """Undo what came after the checkpoint of ``step``; returns what can still be used.
-
-    Updates from ``step`` on are undone. Their rollouts, and those not trained on, are kept
-    where the checkpoint's step may use them; versions beyond it will be made anew, with
-    other weights, so what was sampled with them is dropped.
-    """
-    db.execute("UPDATE rollouts SET trained_step = NULL WHERE trained_step >= ?", (step,))
-    db.execute(
-        "UPDATE groups SET trained_step = NULL, closed_unix_s = NULL WHERE trained_step >= ?",
-        (step,),
-    )
-    db.execute("DELETE FROM versions WHERE version > ?", (step,))
+    """Bring the ledger to where a run stands that goes on from the checkpoint of ``step``."""
+    updates = _recorded_updates(db, step)
+    step += len(updates)
+    _undo_updates(db, step)
     db.execute(
         "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",
         (LeaseState.RESTARTED, now_unix_s),
@@ -68,11 +72,55 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
                 (reason, now_unix_s, group_id),
             )
     (newest,) = db.execute("SELECT MAX(group_id) FROM groups").fetchone()
+    (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
+    published = db.execute(
+        "SELECT weights_sha256 FROM versions WHERE version = ?", (step,)
+    ).fetchone()
     return LeftOver(
+        updates=updates,
+        weights_sha256=published[0] if published else None,
         groups=tuple(kept),
         next_group=0 if newest is None else newest + 1,
+        num_leases=num_leases,
         num_rollouts_undone=num_undone,
     )
+
+
+def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[Batch, ...]:
+    """Return the updates from ``step`` on, up to the first that is not all there."""
+    updates: list[Batch] = []
+    while True:
+        batch_step = step + len(updates)
+        groups = []
+        for group_id, prompt_tokens in db.execute(
+            "SELECT group_id, prompt_tokens FROM groups WHERE trained_step = ?", (batch_step,)
+        ).fetchall():
+            rollouts = _rollouts_of(db, group_id)
+            (num_recorded,) = db.execute(
+                "SELECT COUNT(*) FROM rollouts WHERE group_id = ?", (group_id,)
+            ).fetchone()
+            if len(rollouts) < num_recorded:
+                return tuple(updates)
+            groups.append(
+                CompleteGroup(
+                    group_id=GroupId(group_id),
+                    prompt_tokens=prompt_tokens,
+                    rollouts=tuple(rollouts[index] for index in sorted(rollouts)),
+                )
+            )
+        if not groups:
+            return tuple(updates)
+        updates.append(Batch(step=batch_step, groups=in_order(groups)))
+
+
+def _undo_updates(db: sqlite3.Connection, step: int) -> None:
+    """Forget the updates from ``step`` on, of which something is missing."""
+    db.execute("UPDATE rollouts SET trained_step = NULL WHERE trained_step >= ?", (step,))
+    db.execute(
+        "UPDATE groups SET trained_step = NULL, closed_unix_s = NULL WHERE trained_step >= ?",
+        (step,),
+    )
+    db.execute("DELETE FROM versions WHERE version > ?", (step,))
 
 
 def _rollouts_of(db: sqlite3.Connection, group_id: int) -> dict[int, AcceptedRollout]:

@@ -69,11 +69,27 @@ class Publishing:
         while self._num_open:
             await self._bell.next_ring.wait()
 
-    async def publish(self, step: int, snapshot: Path) -> None:
-        """Publish the weights after ``step`` updates; from then on work is leased for them."""
+    async def publish(
+        self, step: int, snapshot: Path, *, expected_sha256: bytes | None = None
+    ) -> None:
+        """Publish the weights after ``step`` updates; from then on work is leased for them.
+
+        Args:
+            step: the version.
+            snapshot: its weights; deleted afterwards.
+            expected_sha256: of the weights, if this version was published before a crash.
+        """
         version = PolicyVersion(step)
         self._nodes.published(version, trio.current_time())
         published = await self._publisher.prepare(version, snapshot)
+        if expected_sha256 not in (None, published.weights_sha256):
+            # Some GPU kernels add up in any order. Nodes that hold the version of before keep
+            # it; their behaviour logprobs are their own, so training stays right.
+            log.warning(
+                "version.differs",
+                version=version,
+                why="the replayed updates came out differently than before the crash",
+            )
         # Before anybody can have it, or a node that is quick would be taken for a liar.
         self._dispatcher.version_published(version)
         await self._publisher.announce(version)

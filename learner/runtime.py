@@ -8,7 +8,6 @@ What waits for what::
     training loop <- ready groups; -> trainer -> publishing -> nodes
 """
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,7 @@ class Parts:
     sampling: SamplingParams
     vocab_size: int
     step: int
-    """The updates that the trainer has done already."""
+    """The updates that the trainer has done already, replayed ones included."""
     left_over: LeftOver
     """What the ledger holds of an earlier process."""
     snapshots: Path
@@ -81,14 +80,14 @@ class Parts:
 class Learner:
     """One run, from the trainer's step to its last."""
 
-    def __init__(self, parts: Parts, *, rng: random.Random) -> None:
+    def __init__(self, parts: Parts) -> None:
         config = parts.config
         now_s = trio.current_time()
         self._parts = parts
         self._bell = Bell()
         self.dispatcher = Dispatcher(
             _dispatch_rules(config, parts.sampling),
-            lease_prefix=f"{rng.getrandbits(24):06x}",
+            num_leases=parts.left_over.num_leases,
             next_step=parts.step,
         )
         self.nodes = NodeTable(
@@ -202,7 +201,9 @@ class Learner:
         self._parts.snapshots.mkdir(parents=True, exist_ok=True)
         snapshot = self._parts.snapshots / f"step-{step:08d}"
         await self._parts.trainer.write_weights(snapshot)
-        await self._publishing.publish(step, snapshot)
+        await self._publishing.publish(
+            step, snapshot, expected_sha256=self._parts.left_over.weights_sha256
+        )
 
     async def _feed_prompts(self) -> None:
         await feed_prompts(

@@ -7,7 +7,7 @@ which leases are granted.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,7 +18,7 @@ import trio
 
 from learner.batcher import Batch, form
 from learner.bell import Bell
-from learner.groups import AcceptedRollout, DropReason
+from learner.groups import AcceptedRollout, CompleteGroup, DropReason
 from learner.lease_desk import LeaseDesk
 from learner.ledger import Ledger
 from learner.node_table import NodeTable
@@ -150,7 +150,7 @@ class TrainingLoop:
             staleness=_named(batch.staleness()),
             num_in_flight=leases.num_unsettled,
         )
-        updated = await self._trainer.update(batch.step, _to_train(batch))
+        updated = await self._trainer.update(batch.step, to_train(batch.groups))
         train_s = trio.current_time() - started_s
         await self._ledger.trained(batch, now_unix_s=time.time())
         self._progress.step = updated.step
@@ -232,7 +232,8 @@ def _rollouts(batch: Batch) -> list[AcceptedRollout]:
     return [rollout for group in batch.groups for rollout in group.rollouts]
 
 
-def _to_train(batch: Batch) -> list[TrainGroup]:
+def to_train(groups: Iterable[CompleteGroup]) -> list[TrainGroup]:
+    """Return groups in the form in which the trainer takes them."""
     return [
         TrainGroup(
             group_id=group.group_id,
@@ -249,7 +250,7 @@ def _to_train(batch: Batch) -> list[TrainGroup]:
                 for rollout in group.rollouts
             ),
         )
-        for group in batch.groups
+        for group in groups
     ]
 
 

@@ -3,12 +3,13 @@
 Nodes are scripted: they keep the wire protocols, and nothing else of a real node.
 """
 
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -23,6 +24,7 @@ from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
 from learner.ledger import Ledger, open_ledger
 from learner.ledger_resume import LeftOver
 from learner.ports import Published
+from learner.replay import replay
 from learner.runtime import Learner, Parts
 from learner.scoring.messages import Completion, Prompt, Reward
 from learner.training.messages import TrainGroup, Updated
@@ -69,11 +71,15 @@ def config(
 
 
 class FakeTrainer:
-    """Waits instead of training, and checks on its own what it is given."""
+    """Waits instead of training, and checks on its own what it is given.
 
-    def __init__(self, *, step: int = 0, train_s: float = 4.0, max_staleness: int = 2) -> None:
-        self.step = step
+    Its "weights" are a hash of every update so far, in order.
+    """
+
+    def __init__(self, *, train_s: float = 4.0, max_staleness: int = 2) -> None:
+        self.step = 0
         self.batches: list[list[TrainGroup]] = []
+        self.weights = bytes(32)
         self._train_s = train_s
         self._max_staleness = max_staleness
 
@@ -85,10 +91,12 @@ class FakeTrainer:
         self.batches.append(list(groups))
         await trio.sleep(self._train_s)
         self.step += 1
+        self.weights = sha256(self.weights + msgspec.msgpack.encode(groups)).digest()
         return Updated(self.step, {"loss": 0.5}, {})
 
     async def write_weights(self, folder: Path) -> None:
         await trio.Path(folder).mkdir()
+        await (trio.Path(folder) / "weights").write_bytes(self.weights)
 
     async def save_checkpoint(self, folder: Path) -> None:
         await trio.Path(folder).mkdir()
@@ -118,10 +126,12 @@ class FakeScorer:
 class FakePublisher:
     def __init__(self) -> None:
         self.versions: list[int] = []
+        self.weights: dict[int, bytes] = {}
 
     async def prepare(self, version: PolicyVersion, snapshot: Path) -> Published:
-        assert await trio.Path(snapshot).is_dir()
-        return Published(version=version, weights_sha256=bytes(32), size_bytes=1)
+        weights = await (trio.Path(snapshot) / "weights").read_bytes()
+        self.weights[version] = weights
+        return Published(version=version, weights_sha256=weights, size_bytes=1)
 
     async def announce(self, version: PolicyVersion) -> None:
         await trio.lowlevel.checkpoint()
@@ -159,14 +169,16 @@ async def open_world(
     with_config: LearnerConfig | None = None,
     *,
     train_s: float = 4.0,
-    step: int = 0,
-    left_over: LeftOver | None = None,
+    resume: bool = False,
 ) -> AsyncIterator[World]:
-    """Run a learner for the time of the context; its end sets ``finished``."""
+    """Run a learner for the time of the context; its end sets ``finished``.
+
+    With ``resume`` it goes on, from the initial weights, with the ledger in ``folder``.
+    """
     settings = with_config or config()
     table = settings.rollouts
     hub = MemoryHub(seed=1, latency_s=(0.01, 0.02))
-    trainer = FakeTrainer(step=step, train_s=train_s, max_staleness=table.max_staleness)
+    trainer = FakeTrainer(train_s=train_s, max_staleness=table.max_staleness)
     publisher = FakePublisher()
     saved: list[int] = []
 
@@ -181,6 +193,10 @@ async def open_world(
         ) as ledger,
         trio.open_nursery() as nursery,
     ):
+        left_over = LeftOver()
+        if resume:
+            left_over = await ledger.resume(0, max_staleness=table.max_staleness, now_unix_s=0.0)
+            await replay(trainer, left_over.updates)
         with JsonLines(folder / "metrics.jsonl") as metrics:
             learner = Learner(
                 Parts(
@@ -198,12 +214,11 @@ async def open_world(
                         temperature=1.0, max_new_tokens=4, stop_token_ids=(STOP,)
                     ),
                     vocab_size=16,
-                    step=step,
-                    left_over=left_over or LeftOver(groups=(), next_group=0, num_rollouts_undone=0),
+                    step=trainer.step,
+                    left_over=left_over,
                     snapshots=folder / "snapshots",
                     status_file=folder / "status.json",
                 ),
-                rng=random.Random(1),
             )
             world = World(
                 hub,

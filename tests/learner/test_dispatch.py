@@ -17,7 +17,7 @@ from tests.learner.samples import ALICE, BOB, accepted, ask, prompts, rules, wan
 
 
 def dispatcher(with_rules: DispatchRules | None = None, *, num_prompts: int = 100) -> Dispatcher:
-    made = Dispatcher(with_rules or rules(), lease_prefix="lease")
+    made = Dispatcher(with_rules or rules())
     made.add_prompts(prompts(num_prompts))
     made.version_published(PolicyVersion(0))
     return made
@@ -223,7 +223,7 @@ def test_the_last_result_ends_the_lease_and_says_how_long_it_took() -> None:
 
 
 def test_a_restored_group_asks_only_for_what_it_lacks() -> None:
-    dispatch = Dispatcher(rules(), lease_prefix="lease", next_step=1)
+    dispatch = Dispatcher(rules(), next_step=1)
     dispatch.version_published(PolicyVersion(1))
     dispatch.restore(GroupId(4), b"\1\0\0\0", [accepted(version=1), None])
     dispatch.restore(GroupId(5), b"\1\0\0\0", [accepted(version=1), accepted(version=1)])

@@ -240,3 +240,37 @@ async def test_after_a_run_no_task_is_left(tmp_path: Path, autojump_clock: MockC
         await finish(world)
 
     assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_a_learner_that_was_killed_makes_the_same_versions_again_and_goes_on(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(num_steps=6)) as world:
+        world.start_node(1)
+        world.start_node(2, generate_s=3.0)
+        while world.trainer.step < 3 or world.publisher.versions[-1] < 3:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        published = dict(world.publisher.weights)
+    accepted = rows(tmp_path, "SELECT group_id, sample_index, accepted_unix_s FROM rollouts")
+
+    async with open_world(tmp_path, config(num_steps=6), resume=True) as world:
+        resumed_at = world.learner.progress.step
+        world.start_node(1, session_id="session-2")
+        await finish(world)
+
+        assert resumed_at >= 3
+        assert world.publisher.versions == list(range(resumed_at, 7))
+        assert all(
+            world.publisher.weights[version] == weights
+            for version, weights in published.items()
+            if version in world.publisher.weights
+        )
+        assert resumed_at in published
+        trained = world.trainer.trained
+    assert len(trained) == len(set(trained)) == 12
+    assert set(accepted) <= set(
+        rows(tmp_path, "SELECT group_id, sample_index, accepted_unix_s FROM rollouts")
+    )
+    assert outcomes(tmp_path)["trained"] == 12
+    assert "resumed" not in outcomes(tmp_path)
+    assert rows(tmp_path, "SELECT MAX(staleness) FROM rollouts")[0][0] <= 2
