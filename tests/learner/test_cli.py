@@ -1,0 +1,95 @@
+"""``echo2-learner`` from outside: quick help, no heavy imports, one line per error."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from learner.cli import learner
+from learner.run_dir import open_run_dir
+
+
+def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "learner.cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_help_names_every_command() -> None:
+    text = CliRunner().invoke(learner, ["--help"]).output
+
+    assert all(command in text for command in ("serve", "init", "ticket"))
+
+
+@pytest.mark.processes
+def test_the_learner_s_process_loads_no_model_library() -> None:
+    script = (
+        "import sys, learner.app, learner.serve_command, echo2swarm.network.libp2p; "
+        "print([m for m in ('torch', 'transformers', 'numpy', 'reasoning_gym', 'math_verify') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.processes
+def test_help_is_answered_without_the_rest_of_the_program() -> None:
+    script = (
+        "import sys, learner.cli; print([m for m in ('trio', 'msgspec', 'libp2p', 'structlog') "
+        "if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.processes
+def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
+    printed = run("serve", "--dry-run", "--set", "run.num_steps=7", "--name", "x", cwd=tmp_path)
+    (tmp_path / "again.toml").write_text(printed.stdout)
+    again = run("serve", "again.toml", "--dry-run", cwd=tmp_path)
+
+    assert (printed.returncode, printed.stderr) == (0, "")
+    assert "num_steps = 7" in printed.stdout
+    assert again.stdout == printed.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("serve", "missing.toml"), 2, "missing.toml"),
+        (("serve", "--set", "rollouts.max_stalenes=1"), 2, "max_staleness"),
+        (("serve", "--set", "rollouts.publish_every=9"), 2, "publish_every"),
+        (("serve", "--run-dir", "taken"), 2, "taken exists already"),
+        (("serve", "--resume"), 2, "which run is to be resumed"),
+        (("serve", "--resume", "--run-dir", "nowhere"), 2, "nowhere"),
+        (("ticket", "taken"), 2, "has a learner been started there"),
+        (("serve", "--set", "model.path=nowhere", "--run-dir", "new"), 2, "nowhere"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_status_2(
+    tmp_path: Path, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    open_run_dir(tmp_path / "taken", name="test", resume=False)
+
+    result = run(*arguments, cwd=tmp_path)
+
+    lines = result.stderr.strip().splitlines()
+    assert result.returncode == status
+    assert said in lines[-1]
+    assert lines[-1].startswith("echo2-learner: ")
+    assert "Traceback" not in result.stderr
