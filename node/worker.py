@@ -1,8 +1,8 @@
 """While active: leases in, rollouts out; and always: the newest policy into the engine.
 
-The I/O around :class:`node.workload.Workload`. One task asks for leases, one
-keeps the engine busy, one submits, one hands back; they meet in the workload,
-and a bell tells them that something has changed.
+The I/O around :class:`node.workload.Workload`. One task keeps the engine busy;
+:mod:`node.lease_keeper` asks for leases and hands them back, :mod:`node.submitter`
+submits. They meet in the workload, and a bell tells them that something has changed.
 """
 
 import random
@@ -12,12 +12,13 @@ from typing import Final, NoReturn, assert_never
 import structlog
 import trio
 
-from echo2swarm.errors import ChildError, NetworkError, StoreError
+from echo2swarm.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
 from node.bell import Bell
 from node.engine.base import EngineDownError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
 from node.learner_calls import LearnerCalls, in_submissions, rollout_of
+from node.lease_keeper import LeaseKeeper
 from node.ports import Policies
 from node.submitter import Submission, Submitter
 from node.verdicts import Tally
@@ -31,10 +32,7 @@ from node.workload import (
     Sample,
     Workload,
 )
-from protocols.errors import RemoteProtocolError
 from protocols.ids import PolicyVersion
-from protocols.leases import LeaseReply
-from protocols.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -42,8 +40,7 @@ MAX_LEASES: Final = 2
 """In hand: one being sampled, and one so that the engine need not wait for the next."""
 MAX_UNSENT: Final = 4
 """Submissions waiting; when there are more, the engine waits too."""
-MAX_GIVEN_BACK: Final = 64
-MIN_ASK_GAP_S: Final = 0.2
+PIN_RETRY_S: Final = 0.2
 MAX_RETRY_S: Final = 20.0
 DRAIN_S: Final = 30.0
 """Work begun may take this long to finish when the node is asked to stop."""
@@ -81,7 +78,6 @@ class Worker:
         self._calls = calls
         self._engine = engine
         self._policies = policies
-        self._max_batch = max_batch
         self._on_applied = on_applied
         self._on_drained = on_drained
         self._on_doubt = on_doubt
@@ -91,8 +87,17 @@ class Worker:
         self._tally = Tally()
         self._drain_wanted = trio.Event()
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
-        self._returns, self._to_return = trio.open_memory_channel[GiveBack](MAX_GIVEN_BACK)
-        self._num_returning = 0
+        self._keeper = LeaseKeeper(
+            calls,
+            self._work,
+            self._bell,
+            max_completions=max_batch,
+            applied_version=lambda: engine.applied_version,
+            on_ended=self._ended,
+            on_step=self.step_heard,
+            on_doubt=on_doubt,
+            rng=rng,
+        )
 
     @property
     def num_rollouts_in_hand(self) -> int:
@@ -148,10 +153,9 @@ class Worker:
             rng=self._rng,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_asking)
+            nursery.start_soon(self._keeper.run)
             nursery.start_soon(self._keep_engine_busy)
             nursery.start_soon(submitter.run, self._unsent)
-            nursery.start_soon(self._keep_returning)
             nursery.start_soon(self._watch_versions)
             nursery.start_soon(self._drain_when_wanted)
             nursery.start_soon(self._summarise)
@@ -165,79 +169,10 @@ class Worker:
                     log.warning("lease.lost", lease=lease_id, why=why)
                 case GiveBack(lease_id, why):
                     log.info("lease.handed_back", lease=lease_id, why=why)
-                    self._give_back(ending)
+                    self._keeper.give_back(ending)
                 case _:
                     assert_never(ending)
         if endings:
-            self._bell.wake()
-
-    # Leases.
-
-    async def _keep_asking(self) -> NoReturn:
-        backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
-        async with trio.open_nursery() as nursery:
-            while True:
-                ring = self._bell.ring
-                version = self._engine.applied_version
-                if version is not None and self._work.may_ask(version):
-                    self._work.asked(version)
-                    nursery.start_soon(self._ask, version, backoff)
-                else:
-                    await ring.wait()
-        raise AssertionError("asking never ends by itself")
-
-    async def _ask(self, version: PolicyVersion, backoff: Backoff) -> None:
-        try:
-            reply = await self._calls.ask_for_lease(
-                version, max_completions=max(1, self._max_batch)
-            )
-        except (NetworkError, RemoteProtocolError) as exc:
-            log.debug("lease.not_asked", error=str(exc))
-            self._on_doubt()
-            await trio.sleep(backoff.next_s())
-        else:
-            backoff.reset()
-            await self._take(reply)
-        self._work.answered(version)
-        self._bell.wake()
-
-    async def _take(self, reply: LeaseReply) -> None:
-        self.step_heard(reply.learner_step)
-        lease = reply.lease
-        if lease is not None:
-            log.debug(
-                "lease.taken",
-                lease=lease.lease_id,
-                num_completions=lease.num_completions,
-                min_version=lease.min_version,
-                deadline_step=lease.deadline_step,
-            )
-            self._ended(self._work.add(lease))
-            return
-        if reply.refusal is not None:
-            log.info("lease.refused", reason=reply.refusal.value, why=reply.why)
-            if reply.refusal is Reason.NOT_A_MEMBER:
-                self._on_doubt()
-        else:
-            log.debug("lease.none", why=reply.why)
-        await trio.sleep(max(MIN_ASK_GAP_S, reply.retry_after_s))
-
-    def _give_back(self, ending: GiveBack) -> None:
-        try:
-            self._returns.send_nowait(ending)
-        except trio.WouldBlock:
-            log.warning("lease.not_handed_back", lease=ending.lease_id, error="too many at once")
-        else:
-            self._num_returning += 1
-
-    async def _keep_returning(self) -> None:
-        async for ending in self._to_return:
-            try:
-                await self._calls.give_back(ending.lease_id, ending.why)
-            except (NetworkError, RemoteProtocolError) as exc:
-                # The learner will take it back when its time is up.
-                log.info("lease.not_handed_back", lease=ending.lease_id, error=str(exc))
-            self._num_returning -= 1
             self._bell.wake()
 
     # The engine.
@@ -284,7 +219,7 @@ class Worker:
                 seconds = await self._engine.load_policy(files)
         except StoreError as exc:
             log.warning("policy.gone", version=version, error=str(exc))
-            await trio.sleep(MIN_ASK_GAP_S)
+            await trio.sleep(PIN_RETRY_S)
             return
         except EngineDownError:
             raise
@@ -333,8 +268,7 @@ class Worker:
         self._ended(self._work.hand_back("this node is leaving, and could not finish in time"))
         with trio.move_on_after(FLUSH_S):
             await self._until_nothing_is_in_hand()
-            while self._num_returning:
-                await self._bell.ring.wait()
+            await self._keeper.until_all_given_back()
         self._on_drained()
 
     async def _until_nothing_is_in_hand(self) -> None:
