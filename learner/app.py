@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,7 @@ from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
+from echo2swarm.network.serving import leaves
 from echo2swarm.telemetry import events_to
 from echo2swarm.weights.announce import ManifestAnnouncer
 from echo2swarm.weights.library import open_library
@@ -79,7 +80,6 @@ async def serve(serving: Serving) -> None:
     run_dir = serving.run_dir
     with events_to(run_dir.events):
         log.info("run.started", run_id=run_dir.run_id, folder=str(run_dir.folder))
-        await trio.to_thread.run_sync(run_dir.clean)
         model_dir = await prepare_model(serving.config.model.path)
         with hold_identity(run_dir.identity) as identity:
             await _serve_until_done(serving, model_dir, identity)
@@ -87,6 +87,14 @@ async def serve(serving: Serving) -> None:
 
 async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identity) -> None:
     resume, num_restarts, last_step = serving.resume, 0, -1
+    say_ticket = serving.say_ticket
+
+    def say_once(line: str) -> None:
+        nonlocal say_ticket
+        say_ticket(line)
+        say_ticket = _say_nothing
+
+    serving = replace(serving, say_ticket=say_once)
     while True:
         try:
             with _one_error_at_a_time():
@@ -107,7 +115,9 @@ async def _serve_once(
     serving: Serving, model_dir: Path, identity: Identity, *, resume: bool
 ) -> None:
     config, run_dir = serving.config, serving.run_dir
+    await trio.to_thread.run_sync(run_dir.clean)
     async with AsyncExitStack() as stack:
+        stack.callback(run_dir.clean)
         network = await stack.enter_async_context(_open_network(config, identity))
         scorer = await stack.enter_async_context(
             open_scorer(
@@ -254,6 +264,10 @@ def _tell_ticket(serving: Serving, network: Network, identity: Identity) -> None
     serving.say_ticket(line)
 
 
+def _say_nothing(_line: str) -> None:
+    """Do not tell the ticket again when the trainer was restarted."""
+
+
 async def _watch_signals(learner: Learner) -> None:
     """First Ctrl-C: finish the update, save, stop. Second: stop at once."""
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -282,14 +296,8 @@ def _one_error_at_a_time() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        errors = sorted(_leaves(group), key=_importance)
+        errors = sorted(leaves(group), key=_importance)
         raise errors[0] from (None if len(errors) == 1 else group)
-
-
-def _leaves(exc: BaseException) -> list[BaseException]:
-    if isinstance(exc, BaseExceptionGroup):
-        return [leaf for inner in exc.exceptions for leaf in _leaves(inner)]
-    return [exc]
 
 
 def _importance(exc: BaseException) -> int:

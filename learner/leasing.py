@@ -79,6 +79,12 @@ class LeaseBook:
         """Enter a lease."""
         self._active[lease.lease_id] = lease
 
+    def remember(self, lease: LeaseRecord) -> None:
+        """Enter a lease that has ended; its results may still come."""
+        self._ended[lease.lease_id] = lease
+        while len(self._ended) > MAX_REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+
     def get(self, lease_id: str) -> LeaseRecord | None:
         """Return a lease, active or ended not long ago."""
         key = LeaseId(lease_id)
@@ -113,9 +119,7 @@ class LeaseBook:
         """End an active lease."""
         lease.state = state
         del self._active[lease.lease_id]
-        self._ended[lease.lease_id] = lease
-        while len(self._ended) > MAX_REMEMBERED:
-            del self._ended[next(iter(self._ended))]
+        self.remember(lease)
         return LeaseEnded(
             lease_id=lease.lease_id,
             peer=lease.peer,

@@ -6,13 +6,14 @@ nothing is lost, nothing is trained twice, and no version number stands for two 
 """
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from echo2swarm.freshness import Freshness, judge
 from learner.batcher import Batch, in_order
 from learner.groups import AcceptedRollout, CompleteGroup, DropReason
-from learner.leasing import LeaseState
-from protocols.ids import GroupId, PeerId, PolicyVersion
+from learner.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
+from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
+from protocols.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,15 @@ class OpenedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """What a node has done for the run so far."""
+
+    num_accepted: int = 0
+    num_trained: int = 0
+    refusals: dict[Reason, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOver:
     """What an earlier process left."""
 
@@ -33,11 +43,16 @@ class LeftOver:
     """Those after the checkpoint, to be made again before anything else."""
     weights_sha256: bytes | None = None
     """Of the version after the last of them, if that was published."""
+    published: tuple[PolicyVersion, ...] = ()
+    """The versions that were published up to there."""
     groups: tuple[OpenedGroup, ...] = ()
     next_group: int = 0
     """The first prompt that was never leased."""
+    leases: tuple[LeaseRecord, ...] = ()
+    """Those that nodes had in hand; their results are still welcome."""
     num_leases: int = 0
     """Granted so far."""
+    contributions: dict[PeerId, Contribution] = field(default_factory=dict)
     num_rollouts_undone: int = 0
     """Rollouts that neither the updates nor later ones can use."""
 
@@ -47,6 +62,7 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
     updates = _recorded_updates(db, step)
     step += len(updates)
     _undo_updates(db, step)
+    leases = _leases_in_hand(db)
     db.execute(
         "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",
         (LeaseState.RESTARTED, now_unix_s),
@@ -73,13 +89,14 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
             )
     (newest,) = db.execute("SELECT MAX(group_id) FROM groups").fetchone()
     (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
-    published = db.execute(
-        "SELECT weights_sha256 FROM versions WHERE version = ?", (step,)
-    ).fetchone()
+    published = dict(db.execute("SELECT version, weights_sha256 FROM versions ORDER BY 1"))
     return LeftOver(
         updates=updates,
-        weights_sha256=published[0] if published else None,
+        weights_sha256=published.get(step),
+        published=tuple(map(PolicyVersion, published)),
         groups=tuple(kept),
+        leases=leases,
+        contributions=_contributions(db),
         next_group=0 if newest is None else newest + 1,
         num_leases=num_leases,
         num_rollouts_undone=num_undone,
@@ -121,6 +138,53 @@ def _undo_updates(db: sqlite3.Connection, step: int) -> None:
         (step,),
     )
     db.execute("DELETE FROM versions WHERE version > ?", (step,))
+
+
+def _leases_in_hand(db: sqlite3.Connection) -> tuple[LeaseRecord, ...]:
+    return tuple(
+        LeaseRecord(
+            lease_id=LeaseId(lease_id),
+            peer=PeerId(peer),
+            session_id=session_id,
+            min_version=PolicyVersion(min_version),
+            deadline_step=deadline_step,
+            granted_at_s=0.0,
+            expires_at_s=0.0,
+            samples=frozenset(
+                (GroupId(group_id), index)
+                for group_id, index in db.execute(
+                    "SELECT group_id, sample_index FROM leased_samples WHERE lease_id = ?",
+                    (lease_id,),
+                )
+            ),
+            state=LeaseState.RESTARTED,
+        )
+        for lease_id, peer, session_id, min_version, deadline_step in db.execute(
+            "SELECT lease_id, peer, session_id, min_version, deadline_step FROM leases "
+            "WHERE outcome IS NULL ORDER BY lease_id DESC LIMIT ?",
+            (MAX_REMEMBERED,),
+        ).fetchall()
+    )
+
+
+def _contributions(db: sqlite3.Connection) -> dict[PeerId, Contribution]:
+    refusals: dict[str, dict[Reason, int]] = {}
+    for peer, reason, count in db.execute("SELECT peer, reason, num_refused FROM refusals"):
+        refusals.setdefault(peer, {})[Reason(reason)] = count
+    done = {
+        peer: (num_accepted, num_trained)
+        for peer, num_accepted, num_trained in db.execute(
+            "SELECT peer, COUNT(*), COUNT(trained_step) FROM rollouts GROUP BY peer"
+        )
+    }
+    return {
+        PeerId(peer): Contribution(
+            num_accepted=done.get(peer, (0, 0))[0],
+            num_trained=done.get(peer, (0, 0))[1],
+            refusals=refusals.get(peer, {}),
+        )
+        for peer in {*done, *refusals}
+    }
 
 
 def _rollouts_of(db: sqlite3.Connection, group_id: int) -> dict[int, AcceptedRollout]:

@@ -5,10 +5,11 @@ says of itself is shown; what is decided by is measured.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from learner.ledger_resume import Contribution
 from learner.rates import WindowSum, WorkingRate
 from learner.selector import Offer
 from protocols.activation import Directive, Heartbeat, NodeState, PeerReport
@@ -69,9 +70,20 @@ class News:
 
 
 class NodeTable:
-    """All nodes of the run, present and past."""
+    """All nodes of the run, present and past.
 
-    def __init__(self, *, silent_after_s: float) -> None:
+    Args:
+        silent_after_s: a node that was not heard of for this long is lost.
+        contributions: what nodes did while an earlier process of the learner ran.
+    """
+
+    def __init__(
+        self,
+        *,
+        silent_after_s: float,
+        contributions: Mapping[PeerId, Contribution] | None = None,
+    ) -> None:
+        self._contributions = dict(contributions or {})
         self._silent_after_s = silent_after_s
         self._nodes: dict[PeerId, Node] = {}
         self._published_at_s: dict[int, float] = {}
@@ -114,6 +126,7 @@ class NodeTable:
                 heard_at_s=now_s,
                 accepted=WindowSum(WINDOW_S, started_s=now_s),
             )
+            self._credit(node)
         is_new_session = node.session_id != beat.session_id
         is_back = node.is_lost and beat.state is not NodeState.LEFT
         if is_new_session or is_back:
@@ -235,6 +248,13 @@ class NodeTable:
             return None
         node.broadcast_s = now_s - published_at_s
         return node.broadcast_s
+
+    def _credit(self, node: Node) -> None:
+        """Give a node what it did while an earlier process of the learner ran."""
+        before = self._contributions.pop(node.peer, None)
+        if before is not None:
+            node.num_accepted, node.num_trained = before.num_accepted, before.num_trained
+            node.refusals.update(before.refusals)
 
     def _make_room(self) -> None:
         if len(self._nodes) >= MAX_NODES:

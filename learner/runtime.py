@@ -19,6 +19,7 @@ import trio
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
+from echo2swarm.network.serving import leaves
 from echo2swarm.weights.traffic import Traffic
 from learner.bell import Bell
 from learner.config import LearnerConfig
@@ -39,6 +40,7 @@ from learner.publishing import Publishing
 from learner.rates import Phase, Timeline
 from learner.rollout_service import RolloutService
 from learner.status_service import StatusService, watch_loop_delay
+from learner.trainer_client import TrainerLostError
 from learner.training_loop import Save, TrainingLoop
 from protocols import activation, leases, rollouts, status
 from protocols.ids import RunId
@@ -91,7 +93,8 @@ class Learner:
             next_step=parts.step,
         )
         self.nodes = NodeTable(
-            silent_after_s=_MAX_MISSED_HEARTBEATS * config.swarm.heartbeat_s + _SILENCE_MARGIN_S
+            silent_after_s=_MAX_MISSED_HEARTBEATS * config.swarm.heartbeat_s + _SILENCE_MARGIN_S,
+            contributions=parts.left_over.contributions,
         )
         self.progress = Progress(
             step=parts.step,
@@ -160,8 +163,10 @@ class Learner:
             async with trio.open_nursery() as nursery:
                 is_done = await self._run_in(nursery, on_started)
                 nursery.cancel_scope.cancel()
-        except BaseException:
-            self.progress.timeline.enter(Phase.FAILED, trio.current_time())
+        except Exception as exc:
+            is_restart = any(isinstance(leaf, TrainerLostError) for leaf in leaves(exc))
+            phase = Phase.STARTING if is_restart else Phase.FAILED
+            self.progress.timeline.enter(phase, trio.current_time())
             raise
         finally:
             with trio.CancelScope(shield=True):
@@ -191,6 +196,10 @@ class Learner:
 
     def _restore(self, left_over: LeftOver) -> None:
         size = self.dispatcher.rules.group_size
+        for version in left_over.published:
+            self.dispatcher.version_published(version)
+        for lease in left_over.leases:
+            self.dispatcher.leases.remember(lease)
         for group in left_over.groups:
             rollouts = [group.rollouts.get(index) for index in range(size)]
             self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts)

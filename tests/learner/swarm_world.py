@@ -3,6 +3,7 @@
 Nodes are scripted: they keep the wire protocols, and nothing else of a real node.
 """
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -70,6 +71,16 @@ def config(
     )
 
 
+# Not in threads: a virtual clock does not wait for them.
+def _write(folder: Path, weights: bytes) -> None:
+    folder.mkdir()
+    (folder / "weights").write_bytes(weights)
+
+
+def _read(folder: Path) -> bytes:
+    return (folder / "weights").read_bytes()
+
+
 class FakeTrainer:
     """Waits instead of training, and checks on its own what it is given.
 
@@ -95,11 +106,12 @@ class FakeTrainer:
         return Updated(self.step, {"loss": 0.5}, {})
 
     async def write_weights(self, folder: Path) -> None:
-        await trio.Path(folder).mkdir()
-        await (trio.Path(folder) / "weights").write_bytes(self.weights)
+        await trio.lowlevel.checkpoint()
+        _write(folder, self.weights)
 
     async def save_checkpoint(self, folder: Path) -> None:
-        await trio.Path(folder).mkdir()
+        await trio.lowlevel.checkpoint()
+        _write(folder, self.weights)
 
     @property
     def trained(self) -> list[int]:
@@ -129,7 +141,8 @@ class FakePublisher:
         self.weights: dict[int, bytes] = {}
 
     async def prepare(self, version: PolicyVersion, snapshot: Path) -> Published:
-        weights = await (trio.Path(snapshot) / "weights").read_bytes()
+        await trio.lowlevel.checkpoint()
+        weights = _read(snapshot)
         self.weights[version] = weights
         return Published(version=version, weights_sha256=weights, size_bytes=1)
 
@@ -193,6 +206,7 @@ async def open_world(
         ) as ledger,
         trio.open_nursery() as nursery,
     ):
+        shutil.rmtree(folder / "snapshots", ignore_errors=True)
         left_over = LeftOver()
         if resume:
             left_over = await ledger.resume(0, max_staleness=table.max_staleness, now_unix_s=0.0)

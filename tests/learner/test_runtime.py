@@ -14,6 +14,7 @@ from echo2swarm.jsonlines import read_jsonl
 from learner.leasing import LeaseState
 from learner.rates import Phase
 from protocols.activation import Directive
+from protocols.reasons import Reason
 from protocols.status import StatusReply
 from tests.learner.swarm_world import World, config, open_world
 
@@ -274,3 +275,40 @@ async def test_a_learner_that_was_killed_makes_the_same_versions_again_and_goes_
     assert outcomes(tmp_path)["trained"] == 12
     assert "resumed" not in outcomes(tmp_path)
     assert rows(tmp_path, "SELECT MAX(staleness) FROM rollouts")[0][0] <= 2
+
+
+async def test_a_lease_in_hand_when_the_learner_was_killed_is_still_good(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        before = world.start_node(1, generate_s=10_000.0)
+        while not before.leases:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        lease = before.leases[0]
+
+    async with open_world(tmp_path, resume=True) as world:
+        node = world.start_node(1, generate_s=10_000.0)
+        await node.joined.wait()
+        reply = await node.submit(lease.lease_id, node.rollouts_of(lease, 0))
+        again = await node.submit(lease.lease_id, node.rollouts_of(lease, 0))
+
+    assert [verdict.refusal for verdict in reply.verdicts] == [None, None]
+    assert {verdict.refusal for verdict in again.verdicts} == {Reason.DUPLICATE}
+
+
+async def test_what_a_node_did_before_a_restart_still_counts(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(num_steps=50)) as world:
+        node = world.start_node(1)
+        while world.trainer.step < 2:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        (before,) = world.learner.status.status().nodes
+
+    async with open_world(tmp_path, config(num_steps=50), resume=True) as world:
+        node = world.start_node(1, session_id="session-2", generate_s=10_000.0)
+        await node.joined.wait()
+        (after,) = world.learner.status.status().nodes
+
+    assert after.num_accepted >= before.num_accepted > 0
+    assert after.num_trained >= before.num_trained > 0
