@@ -24,6 +24,7 @@ from learner.training.messages import Start, Started, TrainGroup, Updated
 from learner.training.objective import Trained, kl_penalties, surrogate_losses, token_metrics
 from learner.training.optimizer import apply_gradients, learning_rate, make_optimizer
 from learner.training.policy import Policy, load_model
+from learner.training.rounding import rounded
 from learner.training.weights import model_tensors, write_weights
 
 OnProgress = Callable[[str, float, float], None]
@@ -39,6 +40,7 @@ class Trainer:
         torch.manual_seed(start.seed)
         self._table = table
         self._max_new_tokens = start.max_new_tokens
+        self._publish_dtype: torch.dtype = getattr(torch, table.publish_dtype)
         folder = Path(start.model_dir)
         device = device_of(table.device)
         autocast = autocast_dtype(table.compute_dtype, device)
@@ -98,8 +100,7 @@ class Trainer:
     def write_weights(self, folder: Path) -> list[str]:
         """Write the present weights into the new ``folder``; return the files' names in order."""
         with new_folder(folder) as partial:
-            dtype = getattr(torch, self._table.publish_dtype)
-            return write_weights(partial, model_tensors(self._model), dtype)
+            return write_weights(partial, model_tensors(self._model), self._publish_dtype)
 
     def save_checkpoint(self, folder: Path) -> None:
         """Write all state into the new ``folder``."""
@@ -117,9 +118,10 @@ class Trainer:
         )
         tokens = _Tokens.of(batch, self._policy.device, has_reference=bool(self._reference))
         try:
-            for number, micro in enumerate(micro_batches):
-                on_progress("micro-batches", number, len(micro_batches))
-                self._accumulate(micro, tokens)
+            with rounded(self._model.parameters(), self._publish_dtype):
+                for number, micro in enumerate(micro_batches):
+                    on_progress("micro-batches", number, len(micro_batches))
+                    self._accumulate(micro, tokens)
         except BaseException:
             self._optimizer.zero_grad(set_to_none=True)
             raise

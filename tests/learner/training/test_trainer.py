@@ -307,7 +307,9 @@ def sampled_groups(trainer: Trainer, rng: random.Random) -> tuple[TrainGroup, ..
 def test_a_model_that_sorts_half_the_time_learns_to_sort() -> None:
     torch.manual_seed(0)
     rng = random.Random(0)
-    trainer = trainer_of(start(learning_rate=3e-4, warmup_steps=0, beta2=0.95))
+    trainer = trainer_of(
+        start(learning_rate=3e-4, warmup_steps=0, beta2=0.95, publish_dtype="float32")
+    )
 
     rewards = []
     for step in range(30):
