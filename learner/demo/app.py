@@ -9,6 +9,8 @@
        +- mishap           with --kill-one-node: kill -9 a node, and start it again
 """
 
+import shutil
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -77,7 +79,10 @@ async def run_demo(settings: DemoSettings, console: Console) -> bool:
                 _tell_failure(swarm, teller)
                 raise
 
-    await until_signal(work, on_signal=lambda: teller.tell("interrupted: ending all processes"))
+    try:
+        await until_signal(work, on_signal=lambda: teller.tell("interrupted: ending all processes"))
+    finally:
+        _remove_weights(settings.folder)
     return _conclude(settings, teller)
 
 
@@ -182,12 +187,18 @@ def _tell_failure(swarm: LocalSwarm, teller: Teller) -> None:
         teller.tell_tail(process)
 
 
+def _remove_weights(folder: Path) -> None:
+    """Remove the copies that were exchanged; what was trained lies in the checkpoint."""
+    for copies in (folder / "run" / "weights", *folder.glob("nodes/*/runs")):
+        shutil.rmtree(copies, ignore_errors=True)
+
+
 def _conclude(settings: DemoSettings, teller: Teller) -> bool:
     run_dir = settings.folder / "run"
     path = write_report(run_dir, settings.folder / "report")
     record = read_run(run_dir)
     verdict = judge(record.rewards, num_steps=settings.num_steps)
-    teller.tell(f"report: {path}")
+    teller.tell(f"report: {path}; the trained model: {run_dir / 'checkpoints'}")
     style = "bold green" if verdict.has_learned else "bold red"
     word = "It has learned" if verdict.has_learned else "It has NOT learned"
     teller.tell(Text(f"{word}: {verdict.why}.", style=style))
