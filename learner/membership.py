@@ -106,7 +106,7 @@ class Membership:
         """Decide anew who is to work."""
         now_s = trio.current_time()
         choices = select(
-            self._nodes.offers(now_s),
+            self._nodes.offers(),
             needed_rollouts_per_s=self._progress.needed_rollouts_per_s(now_s),
             limits=self._limits,
         )

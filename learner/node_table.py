@@ -202,13 +202,13 @@ class NodeTable:
         if (node := self._nodes.get(peer)) is not None:
             node.work.set_working(has_lease, now_s)
 
-    def offers(self, now_s: float) -> list[Offer]:
+    def offers(self) -> list[Offer]:
         """Return the nodes that could work, for the selector."""
         return [
             Offer(
                 peer=node.peer,
                 usd_per_hour=node.advert.usd_per_hour,
-                rollouts_per_s=node.work.per_s(now_s),
+                rollouts_per_s=node.work.per_s(),
                 is_active=node.directive is Directive.ACTIVE,
             )
             for node in self.present

@@ -43,6 +43,8 @@ class WorkingRate:
         self._half_life_s = half_life_s
         self._amount = 0.0
         self._working_s = 0.0
+        self._pending_s = 0.0
+        """Working time since the last result."""
         self._since_s: float | None = None
 
     def set_working(self, is_working: bool, now_s: float) -> None:
@@ -51,25 +53,21 @@ class WorkingRate:
         self._since_s = now_s if is_working else None
 
     def add(self, amount: float, now_s: float) -> None:
-        """Count ``amount``."""
+        """Count a result."""
         self._elapse(now_s)
-        self._amount += amount
+        keep = 0.5 ** (self._pending_s / self._half_life_s)
+        self._amount = self._amount * keep + amount
+        self._working_s = self._working_s * keep + self._pending_s
+        self._pending_s = 0.0
 
-    def per_s(self, now_s: float) -> float | None:
-        """Return the rate, or None before there was any result or any working time."""
-        self._elapse(now_s)
-        if self._working_s < 1e-3 or self._amount <= 0:
-            return None
-        return self._amount / self._working_s
+    def per_s(self) -> float | None:
+        """Return the rate, or None before there was any result of any working time."""
+        return self._amount / self._working_s if self._working_s > 0 else None
 
     def _elapse(self, now_s: float) -> None:
-        if self._since_s is None:
-            return
-        elapsed_s = max(0.0, now_s - self._since_s)
-        keep = 0.5 ** (elapsed_s / self._half_life_s)
-        self._amount *= keep
-        self._working_s = self._working_s * keep + elapsed_s
-        self._since_s = now_s
+        if self._since_s is not None:
+            self._pending_s += max(0.0, now_s - self._since_s)
+            self._since_s = now_s
 
 
 class Phase(StrEnum):
