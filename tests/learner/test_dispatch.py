@@ -176,6 +176,16 @@ def test_a_bad_result_sends_the_sample_to_another_node_first() -> None:
     assert wanted(granted(dispatch.grant(ask(BOB), 1.0))) == [(0, 0), (0, 1)]
 
 
+def test_a_bad_late_result_does_not_take_the_sample_from_its_new_holder() -> None:
+    dispatch = dispatcher(rules(groups_per_step=1, max_staleness=0))
+    first = granted(dispatch.grant(ask(ALICE), 0.0))
+    dispatch.end_lease(record(dispatch, first), LeaseState.TIMED_OUT, 10.0)
+    granted(dispatch.grant(ask(BOB), 10.0))
+    dispatch.refuse(record(dispatch, first), (GroupId(0), 0), 11.0)
+
+    assert isinstance(dispatch.grant(ask(PeerId("carol")), 11.0), NoWork)
+
+
 def test_a_node_gets_back_what_it_failed_on_if_there_is_nothing_else_to_do() -> None:
     dispatch = dispatcher(rules(groups_per_step=1, max_staleness=0))
     lease = granted(dispatch.grant(ask(ALICE), 0.0))
