@@ -21,8 +21,9 @@ from multiaddr.utils import get_network_addrs
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
-from echo2swarm.network.libp2p_noise import GuardedYamux, security_options
+from echo2swarm.network.libp2p_noise import security_options
 from echo2swarm.network.libp2p_tcp import BoundPort, OwnedTcp
+from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
 from protocols.ids import PeerId
 
 MAX_CONNECTIONS_PER_PEER: Final = 8
@@ -59,7 +60,7 @@ def make_host(
     host = new_host(
         key_pair=key_pair,
         sec_opt=security_options(key_pair),
-        muxer_opt={TProtocol(YAMUX): GuardedYamux},
+        muxer_opt={TProtocol(YAMUX): BulkYamux},
         transports=[OwnedTcp(ports, nursery)],
         announce_addrs=announced,
         disable_identify_address_discovery=True,
@@ -67,6 +68,7 @@ def make_host(
         resource_manager=_resource_manager(max_connections),
     )
     network = host.get_network()
+    network.upgrader.muxer_multistream = BulkMuxer()
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
     serve = network.common_stream_handler
 

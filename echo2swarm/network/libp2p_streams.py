@@ -1,20 +1,22 @@
 """Frames over one yamux stream: cancel-safe reads, flow control, an orderly end."""
 
+from contextlib import suppress
 from typing import Final
 
 import trio
 from libp2p.abc import INetStream
 
 from echo2swarm.errors import NetworkError
+from echo2swarm.network.libp2p_yamux import DATA_BYTES, BulkYamux
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
 from protocols.ids import PeerId, short
 
-WRITE_BYTES: Final = 65_507
-"""One yamux frame of this size is exactly one Noise message; one byte more makes two."""
-READ_BYTES: Final = 1 << 20
+BATCH_BYTES: Final = 4 * DATA_BYTES
+"""What is written in one go. Others who share the connection wait for no more than that."""
 CLOSE_S: Final = 2.0
-_POLL_S: Final = (0.005, 0.05)
+_LOOK_S: Final = 0.05
+"""So often a writer that waits looks whether the stream is still open."""
 _PATIENCE_S: Final = 0.5
 
 
@@ -29,9 +31,12 @@ class Libp2pStream:
     def __init__(self, stream: INetStream, peer: PeerId, max_frame_bytes: int) -> None:
         self._stream = stream
         self._muxed = stream.muxed_stream
+        self._connection: BulkYamux = self._muxed.conn
         self._peer = peer
         self._max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
+        # What has arrived and nobody has received. The library appends to it, and
+        # forgets it when the connection ends; here it can still be read then.
+        self._buffer = self._connection.stream_buffers.get(self._muxed.stream_id, bytearray())
         self._send_lock = trio.Lock()
         self._receive_lock = trio.Lock()
         self._can_send = True
@@ -50,41 +55,39 @@ class Libp2pStream:
             # Until the frame is out whole: what follows half a frame is noise.
             self._can_send = False
             header = len(frame).to_bytes(HEADER_BYTES, "big")
-            first = WRITE_BYTES - HEADER_BYTES
-            await self._write(header + frame[:first])
-            rest = memoryview(frame)[first:]
-            while rest:
-                await self._write(bytes(rest[:WRITE_BYTES]))
-                rest = rest[WRITE_BYTES:]
+            first = DATA_BYTES - HEADER_BYTES
+            await self._write(memoryview(header + frame[:first]))
+            await self._write(memoryview(frame)[first:])
             self._can_send = True
 
-    async def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            room_bytes = await self._room(len(view))
+    async def _write(self, data: memoryview) -> None:
+        while data:
+            num_bytes = min(await self._room(min(len(data), DATA_BYTES)), len(data), BATCH_BYTES)
+            if DATA_BYTES < num_bytes < len(data):
+                num_bytes -= num_bytes % DATA_BYTES
             try:
-                await self._stream.write(bytes(view[:room_bytes]))
+                await self._connection.send_data(self._muxed, data[:num_bytes])
             except Exception as exc:
                 raise NetworkError(f"stream to {short(self._peer)} broke") from exc
-            view = view[room_bytes:]
+            data = data[num_bytes:]
 
     async def _room(self, wanted_bytes: int) -> int:
         """Wait until the reader has room for ``wanted_bytes``, or for less but a while already."""
         give_in_s = trio.current_time() + _PATIENCE_S
-        delay_s, longest_s = _POLL_S
         while True:
             if self._muxed.closed or self._muxed.send_closed:
                 raise NetworkError(f"stream to {short(self._peer)} broke")
-            room_bytes = min(self._muxed.send_window, wanted_bytes)
-            if room_bytes == wanted_bytes or (room_bytes and trio.current_time() > give_in_s):
-                return int(room_bytes)
-            await trio.sleep(delay_s)
-            delay_s = min(2 * delay_s, longest_s)
+            room_bytes = int(self._muxed.send_window)
+            if room_bytes >= wanted_bytes or (room_bytes and trio.current_time() > give_in_s):
+                return room_bytes
+            with trio.move_on_after(_LOOK_S):
+                await self._connection.has_room.park()
 
     async def receive(self) -> bytes:
         """Return the next frame."""
         async with self._receive_lock:
-            await self._fill(HEADER_BYTES)
+            await self._give_room(num_unread_bytes=len(self._buffer))
+            await self._wait_for(HEADER_BYTES)
             header = bytes(self._buffer[:HEADER_BYTES])
             try:
                 length = frame_length(header, max_bytes=self._max_frame_bytes)
@@ -92,39 +95,41 @@ class Libp2pStream:
                 self._can_receive = False
                 raise
             end = HEADER_BYTES + length
-            await self._fill(end)
+            await self._wait_for(end)
             with memoryview(self._buffer) as view:
                 frame = bytes(view[HEADER_BYTES:end])
             del self._buffer[:end]
             return frame
 
-    async def _fill(self, num_bytes: int) -> None:
+    async def _wait_for(self, num_bytes: int) -> None:
         """Wait for the next bytes without taking them: a cancelled reader loses nothing."""
+        events, stream_id = self._connection.stream_events, self._muxed.stream_id
         while True:
             if not self._can_receive:
                 raise NetworkError(f"stream from {short(self._peer)} broke")
             if len(self._buffer) >= num_bytes:
                 return
-            try:
-                self._buffer += await self._read()
-            except Exception as exc:
+            # All that is here belongs to a frame that is longer: it counts as read.
+            await self._give_room(num_unread_bytes=0)
+            if len(self._buffer) >= num_bytes:
+                continue
+            if self._muxed.recv_closed or self._muxed.closed or stream_id not in events:
                 self._can_receive = False
                 where = "in mid-frame" if self._buffer else "between frames"
-                raise NetworkError(f"stream from {short(self._peer)} ended {where}") from exc
+                raise NetworkError(f"stream from {short(self._peer)} ended {where}")
+            if events[stream_id].is_set():
+                events[stream_id] = trio.Event()
+            await events[stream_id].wait()
 
-    async def _read(self) -> bytes:
-        connection = self._muxed.conn
-        data = await connection.read_stream(self._muxed.stream_id, READ_BYTES)
-        if not data:
-            raise EOFError
-        # The library's own read may be cancelled here, with the data in its hand.
-        with trio.CancelScope(shield=True):
-            await self._muxed._auto_tune_and_send_window_update(bytes_read=len(data))
-        return bytes(data)
+    async def _give_room(self, *, num_unread_bytes: int) -> None:
+        # If the connection is gone, whoever waits will see that.
+        with suppress(Exception):
+            await self._connection.give_room(self._muxed, num_unread_bytes=num_unread_bytes)
 
     async def finish(self, *, is_done: bool) -> None:
         """Close the stream, or reset it if not ``is_done``. Never raises, takes 2 s at most."""
         self._can_send = self._can_receive = False
+        self._buffer.clear()  # the library keeps a stream until everything is read
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
             try:
                 if is_done:

@@ -5,16 +5,24 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from libp2p import new_host
+from libp2p.abc import IHost
 from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_new_x25519_key_pair
 from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import info_from_p2p_addr
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as Noise
+from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError, UsageError
@@ -23,6 +31,7 @@ from echo2swarm.network.addresses import group_by_peer, split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.libp2p import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p_yamux import BulkYamux
 from echo2swarm.network.rpc import call, serve_calls
 from protocols import advert
 from protocols.advert import NodeAdvert
@@ -54,6 +63,22 @@ def serve_echo(network: Network) -> None:
 
 async def ask(network: Network, peer: PeerId) -> bytes:
     return await call(network, peer, ECHO, b"hello", max_reply_bytes=100, timeout_s=20)
+
+
+@asynccontextmanager
+async def stock_host(listen: list[Multiaddr]) -> AsyncIterator[IHost]:
+    """The library as it comes, but for plaintext."""
+    key_pair = create_new_key_pair(bytes(32))
+    noise = Noise(key_pair, noise_privkey=create_new_x25519_key_pair().private_key)
+    host = new_host(
+        key_pair=key_pair,
+        listen_addrs=listen,
+        sec_opt={NOISE: noise},
+        muxer_opt={TProtocol(YAMUX): Yamux},
+    )
+    async with host.run(listen):
+        yield host
+        await host.close()
 
 
 def plaintext_host(listen: list[Multiaddr]) -> object:
@@ -117,6 +142,93 @@ async def test_connections_that_ended_do_not_use_up_the_limit() -> None:
                 await client.connect(info_of(server))
                 assert await ask(client, server.peer) == b"hello"
                 await client.disconnect(server.peer)
+
+
+async def test_what_the_stock_library_speaks_is_understood_and_the_other_way_round() -> None:
+    frame = random.Random(1).randbytes(3_000_000)  # many windows long
+
+    async def echo(stream: Stream) -> None:
+        await stream.send(await stream.receive())
+
+    async with open_network(identity_of(1), [LOOPBACK]) as network, stock_host([]) as host:
+        network.serve(ECHO, echo, ServeLimits(max_frame_bytes=len(frame)))
+        await host.connect(info_from_p2p_addr(Multiaddr(network.addresses()[0])))
+        stream = await host.new_stream(ID.from_string(network.peer), [TProtocol(ECHO)])
+        received = bytearray()
+        with trio.fail_after(30):
+            # In frames as large as yamux allows, which are two Noise messages each.
+            await stream.write(len(frame).to_bytes(4, "big") + frame)
+            while len(received) < 4 + len(frame):
+                received += await stream.read(1 << 20)
+
+    assert received[4:] == frame
+
+
+async def test_a_frame_of_many_windows_passes_while_small_ones_go_both_ways() -> None:
+    large, num_small = bytes(5_000_000), 200
+
+    async def answer(stream: Stream) -> None:
+        while (frame := await stream.receive()) != b"last":
+            await stream.send(frame)
+
+    async def send_small(stream: Stream) -> None:
+        for number in range(num_small):
+            await stream.send(b"%d" % number)
+        await stream.send(b"last")
+
+    async with (
+        open_network(identity_of(1), []) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+        trio.open_nursery() as nursery,
+    ):
+        b.serve(ECHO, answer, ServeLimits(max_frame_bytes=len(large), max_streams_per_peer=9))
+        await a.connect(info_of(b))
+        with trio.fail_after(30):
+            async with (
+                a.open_stream(b.peer, ECHO, max_frame_bytes=len(large)) as bulk,
+                a.open_stream(b.peer, ECHO, max_frame_bytes=99) as control,
+            ):
+                nursery.start_soon(bulk.send, large)
+                nursery.start_soon(send_small, control)
+                got = [await control.receive() for _ in range(num_small)]
+                assert await bulk.receive() == large
+                await bulk.send(b"last")
+
+    assert got == [b"%d" % number for number in range(num_small)]
+
+
+async def test_every_connection_has_the_guarded_muxer() -> None:
+    async with (
+        open_network(identity_of(1), []) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        await a.connect(info_of(b))
+
+        for network in (a, b):
+            assert isinstance(network, Libp2pNetwork)
+            (connection,) = network._host.get_network().get_connections()
+            assert type(connection.muxed_conn) is BulkYamux
+
+
+async def test_a_reader_that_takes_nothing_holds_its_writer_back() -> None:
+    sent_bytes = 0
+
+    async def idle(_stream: Stream) -> None:
+        await trio.sleep_forever()
+
+    async with (
+        open_network(identity_of(1), []) as a,
+        open_network(identity_of(2), [LOOPBACK]) as b,
+    ):
+        b.serve(ECHO, idle, ServeLimits(max_frame_bytes=200_000))
+        await a.connect(info_of(b))
+        async with a.open_stream(b.peer, ECHO, max_frame_bytes=99) as stream:
+            with trio.move_on_after(2):
+                while True:
+                    await stream.send(bytes(100_000))
+                    sent_bytes += 100_000
+
+    assert 0 < sent_bytes <= MAX_WINDOW_SIZE
 
 
 async def test_half_a_frame_is_an_error_and_never_a_frame() -> None:

@@ -1,0 +1,125 @@
+"""Yamux as libp2p offers it, hard to crash, and cheap per byte.
+
+The library takes a dozen locks and log lines for each frame, and sends a window
+update for each read. Here the two kinds of frames that make up all bulk traffic,
+data and window updates without flags, are taken and written in a few lines of
+our own. Everything else, streams that open, end or are reset, pings, and
+whatever looks odd, is left to the library, which also keeps all the state.
+"""
+
+import struct
+from typing import Final
+
+import structlog
+import trio
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
+from libp2p.stream_muxer.yamux.yamux import (
+    HEADER_SIZE,
+    TYPE_DATA,
+    TYPE_WINDOW_UPDATE,
+    YAMUX_HEADER_FORMAT,
+    Yamux,
+    YamuxStream,
+)
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+
+from echo2swarm.network.libp2p_noise import FrameSession
+
+DATA_BYTES: Final = 65_507
+"""A frame with this much is exactly one Noise message; with one byte more it is two."""
+BODY_TIMEOUT_S: Final = 60.0
+"""The rest of a frame whose start is here comes within this, or never."""
+_HEADER: Final = struct.Struct(YAMUX_HEADER_FORMAT)
+
+_log = structlog.get_logger()
+
+
+class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
+    """Yamux whose failure on one connection ends that connection, not the host."""
+
+    secured_conn: FrameSession
+
+    def __init__(self, secured_conn: FrameSession, peer_id: ID) -> None:
+        super().__init__(secured_conn, peer_id)
+        self.has_room = trio.lowlevel.ParkingLot()
+        """Who waits for a peer to take more is woken here, to look again."""
+        secured_conn.skim = self._skim
+
+    async def start(self) -> None:
+        """Run the connection until it ends."""
+        try:
+            await super().start()
+        except Exception as exc:
+            _log.debug("connection.failed", peer=str(self.peer_id)[-8:], error=repr(exc)[:200])
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await self.close()
+            # Who waits for the start is to find it closed, not to wait for ever.
+            self.event_started.set()
+
+    def _skim(self, data: bytes, start: int) -> int:
+        """Take the whole, plain frames that ``data`` has from ``start`` on."""
+        while len(data) - start >= HEADER_SIZE:
+            version, kind, flags, stream_id, length = _HEADER.unpack_from(data, start)
+            stream = self.streams.get(stream_id)
+            if stream is None or flags or version:
+                break
+            body = start + HEADER_SIZE
+            if kind == TYPE_DATA:
+                if body + length > len(data) or length > stream.recv_window:
+                    break
+                stream.recv_window -= length
+                self.stream_buffers[stream_id] += memoryview(data)[body : body + length]
+                self.stream_events[stream_id].set()
+                start = body + length
+            elif kind == TYPE_WINDOW_UPDATE:
+                stream.send_window += length
+                self.has_room.unpark_all()
+                start = body
+            else:
+                break
+        return start
+
+    async def _read_data_body(self, length: int) -> bytes:
+        """Read the body of a data frame, whatever it looks like."""
+        with trio.fail_after(BODY_TIMEOUT_S):
+            return await self.secured_conn.read_body(length)
+
+    async def send_data(self, stream: YamuxStream, data: memoryview) -> None:
+        """Send ``data``, which is no more than the stream's ``send_window``."""
+        async with self._write_lock:
+            if stream.send_closed or stream.closed or self.event_shutting_down.is_set():
+                raise MuxedStreamError("stream is closed for sending")
+            stream.send_window -= len(data)
+            pieces = [data[i : i + DATA_BYTES] for i in range(0, len(data), DATA_BYTES)]
+            await self.secured_conn.write_messages(
+                _HEADER.pack(0, TYPE_DATA, 0, stream.stream_id, len(piece)) + piece
+                for piece in pieces
+            )
+
+    async def give_room(self, stream: YamuxStream, *, num_unread_bytes: int) -> None:
+        """Let the peer send more, once half of its window is used up and read."""
+        used_bytes = stream.target_recv_window - stream.recv_window - num_unread_bytes
+        if 2 * used_bytes < stream.target_recv_window:
+            return
+        with trio.CancelScope(shield=True):
+            await stream.send_window_update(
+                stream._grow_to_delta(num_unread_bytes)
+                + stream._apply_autotune_epoch(num_unread_bytes)
+            )
+
+
+class BulkMuxer(MuxerMultistream):  # type: ignore[misc]  # untyped library
+    """Agrees on yamux, and then uses ours: the library's makes its own whatever it was given."""
+
+    def __init__(self) -> None:
+        super().__init__({TProtocol(YAMUX): BulkYamux})
+
+    async def new_conn(self, conn: FrameSession, peer_id: ID) -> BulkYamux:
+        """Agree on a muxer over ``conn``."""
+        make = await self.select_transport(conn)
+        muxed: BulkYamux = make(conn, peer_id)
+        self._annotate_connection(muxed, conn, TProtocol(YAMUX))
+        return muxed
