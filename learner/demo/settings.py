@@ -64,6 +64,9 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
             temperature=1.0,
             max_new_tokens=6,
             lease_prompts=2,
+            # Where other work shares the cores a lease may take minutes; a node that is gone
+            # is noticed by its silence.
+            lease_timeout_s=300.0,
         ),
         trainer=TrainerTable(
             learning_rate=1e-3 if is_tiny else 1e-5,
