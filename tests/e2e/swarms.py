@@ -35,7 +35,7 @@ from protocols.ticket import Ticket
 from tests.tiny_model import TINY_MODEL_DIR
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
-JOIN_S = 90.0
+JOIN_S = 180.0
 """Long enough on two busy cores, and no test is slower for it."""
 
 T = TypeVar("T")
