@@ -106,8 +106,8 @@ def check_payload(ref: PayloadRef) -> None:
 
 
 def chunk_bytes_for(size_bytes: int) -> int:
-    """Return the chunk size for a payload: about a thousand chunks, a power of two."""
-    wanted = max(1, size_bytes // 1000)
+    """Return the chunk size for a payload: about 500 chunks, a power of two."""
+    wanted = max(1, size_bytes // 500)
     return min(MAX_CHUNK_BYTES, max(MIN_CHUNK_BYTES, 1 << (wanted - 1).bit_length()))
 
 
