@@ -22,6 +22,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -160,8 +161,21 @@ def read_chunk(folder: Path, ref: PayloadRef, index: int) -> bytes:
 
 
 def _read_span(files: Path, span: Span) -> bytes:
-    with (files / span.name).open("rb", buffering=0) as handle:
-        return os.pread(handle.fileno(), span.length, span.offset)
+    with _descriptor(files / span.name, os.O_RDONLY) as descriptor:
+        return os.pread(descriptor, span.length, span.offset)
+
+
+@contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
+    """Open a file without what a file object does besides.
+
+    Each of its system calls gives way to the event loop and has to wait for its turn again.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def write_chunk(folder: Path, ref: PayloadRef, hashes: bytes, index: int, data: bytes) -> None:
@@ -175,11 +189,11 @@ def write_chunk(folder: Path, ref: PayloadRef, hashes: bytes, index: int, data: 
     offset, length = ref.chunk_span(index)
     view, done = memoryview(data), 0
     for span in spans_of(ref, offset, length):
-        with (folder / FILES / span.name).open("r+b", buffering=0) as handle:
-            _write_all(handle.fileno(), view[done : done + span.length], span.offset)
+        with _descriptor(folder / FILES / span.name, os.O_WRONLY) as file:
+            _write_all(file, view[done : done + span.length], span.offset)
         done += span.length
-    with (folder / JOURNAL).open("ab", buffering=0) as journal:
-        journal.write(_INDEX.pack(index))
+    with _descriptor(folder / JOURNAL, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as journal:
+        os.write(journal, _INDEX.pack(index))
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
@@ -214,11 +228,11 @@ def verified(folder: Path, ref: PayloadRef, hashes: bytes, claimed: Sequence[int
 
 def sha256_of_files(folder: Path, ref: PayloadRef) -> bytes:
     """Return SHA-256 over the payload's files, one after the other."""
-    digest = hashlib.sha256()
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(_READ_BYTES))
     for file in ref.files:
         with (folder / FILES / file.name).open("rb", buffering=0) as handle:
-            while data := handle.read(_READ_BYTES):
-                digest.update(data)
+            while num_bytes := handle.readinto(buffer):
+                digest.update(buffer[:num_bytes])
     return digest.digest()
 
 
