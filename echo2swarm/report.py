@@ -87,6 +87,11 @@ def summarize(record: RunRecord) -> dict[str, Any]:
             if record.learner_bytes_sent is not None and published_bytes
             else None
         ),
+        "learner_bytes_share": (
+            record.learner_bytes_sent / (record.learner_bytes_sent + peers_sent)
+            if record.learner_bytes_sent is not None and peers_sent
+            else None
+        ),
         "broadcast_median_s": spreads[len(spreads) // 2] if spreads else None,
         "broadcast_worst_s": spreads[-1] if spreads else None,
         "refusals": {r.reason.value: r.count for r in record.refusals},
@@ -187,12 +192,14 @@ def _overlap(figures: dict[str, Any]) -> str:
 
 def _broadcast(record: RunRecord, figures: dict[str, Any]) -> str:
     sent, peers = figures["learner_bytes_sent"], figures["peer_bytes_sent"]
-    copies = figures["learner_copies"]
+    copies, share = figures["learner_copies"], figures["learner_bytes_share"]
     return (
         f"{figures['versions_published']} versions, "
         f"{_bytes(figures['payload_bytes_published'])} together. The learner sent {_bytes(sent)}"
-        + (f", {copies:.2f} copies" if copies is not None else "")
-        + f", to {len(record.nodes)} nodes; nodes sent each other {_bytes(peers)}. "
+        + (f", {copies:.2f} copies of each," if copies is not None else "")
+        + f" to {len(record.nodes)} nodes; nodes sent each other {_bytes(peers)}"
+        + (f": the learner's share is {format_percent(share)}. " if share is not None else ". ")
+        + "A node that is behind skips versions, so not every copy travels. "
         f"From publish to applied by the last node: median "
         f"{_seconds(figures['broadcast_median_s'])}, worst "
         f"{_seconds(figures['broadcast_worst_s'])}."

@@ -78,6 +78,7 @@ def test_copies_are_what_the_learner_sent_over_what_it_published(run_dir: Path) 
     assert figures["payload_bytes_published"] == 25_000_000
     assert figures["learner_copies"] == pytest.approx(1.2)
     assert figures["peer_bytes_sent"] == 20_000_000
+    assert figures["learner_bytes_share"] == pytest.approx(0.6)
 
 
 def test_broadcast_is_timed_to_the_last_node(run_dir: Path) -> None:
