@@ -114,6 +114,10 @@ class Membership:
                 reply = await self._beat(CALL_S)
             except (NetworkError, RemoteProtocolError) as exc:
                 self._failed(exc)
+                if isinstance(exc, NetworkError) and self._pacer.is_stuck:
+                    # The connection may look alive and carry nothing; discovery makes a new one.
+                    log.info("connection.renewing", learner=short(self._learner), error=str(exc))
+                    await self._network.disconnect(self._learner)
             else:
                 self._answered(reply)
 

@@ -43,6 +43,11 @@ class HeartbeatPacer:
         """When to beat next; ``inf`` while one is on its way."""
         return inf if self._is_sending else self._due_s
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether so many calls failed, since the last answer or renewal, that a new try is due."""
+        return self._num_failures > 0 and self._num_failures % LOST_AFTER_FAILURES == 0
+
     def changed(self) -> None:
         """Note that the learner should hear from us soon."""
         self._is_changed = True

@@ -19,7 +19,7 @@ from node.engine.messages import Completion, Generated
 from protocols import activation, leases, rollouts
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.codec import decode, encode
-from protocols.errors import RemoteProtocolError
+from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import (
     Lease,
@@ -83,6 +83,8 @@ class FakeLearner:
     """So many submissions are taken, but their verdicts do not get through."""
     garble: bool = False
     """Answer heartbeats with garbage."""
+    mute: bool = False
+    """End heartbeats' streams without an answer, as a connection does that is broken inside."""
     make: Callable[[int], Lease] = make_lease
     beats: list[Heartbeat] = field(default_factory=list)
     requests: list[LeaseRequest] = field(default_factory=list)
@@ -142,6 +144,8 @@ class FakeLearner:
         self._ring()
         if self.garble:
             return b"garbage"
+        if self.mute:
+            raise MalformedMessageError("no answer")
         reply = HeartbeatReply(
             directive=self.directive,
             why=self.why,

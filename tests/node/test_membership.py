@@ -3,10 +3,11 @@
 import trio
 from trio.testing import MockClock
 
+from echo2swarm.network.base import PeerInfo
 from protocols.activation import MAX_REPORTS, Directive, NodeState, PeerReport
 from protocols.ids import PeerId
 from protocols.reasons import Reason
-from tests.node.bench import LEARNER, open_bench
+from tests.node.bench import LEARNER, LEARNER_AT, open_bench
 from tests.node.fakes import FakeLearner
 
 
@@ -125,3 +126,22 @@ async def test_nobody_is_called_before_discovery_has_connected_to_the_learner(
         with trio.fail_after(10):
             await bench.membership.say_goodbye()
         assert bench.learner.beats == []
+
+
+async def test_a_connection_that_carries_no_answers_is_given_up_for_a_new_one(
+    autojump_clock: MockClock,
+) -> None:
+    learner = FakeLearner()
+    async with open_bench(learner) as bench:
+        await learner.until(lambda: bool(learner.beats))
+        learner.mute = True
+        with trio.fail_after(120):
+            while LEARNER in bench.network.connected_peers():  # noqa: ASYNC110 - virtual clock
+                await trio.sleep(1)
+        learner.mute = False
+        await bench.network.connect(PeerInfo(peer=LEARNER, addresses=(LEARNER_AT,)))
+        num_before = len(learner.beats)
+        with trio.fail_after(60):
+            await learner.until(lambda: len(learner.beats) > num_before)
+
+    assert bench.events("connection.renewing")
