@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 import trio
 
-from learner.bell import Bell
+from echo2swarm.bell import Bell
 from learner.dispatch import Dispatcher
 from learner.group_table import Dropped
 from learner.groups import DropReason

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from learner.bell import Bell
+from echo2swarm.bell import Bell
 from learner.lease_desk import LeaseDesk
 from learner.lease_rules import Ask, NoWork
 from learner.leasing import LeaseState

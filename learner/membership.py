@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 import trio
 
-from learner.bell import Bell
+from echo2swarm.bell import Bell
 from learner.config import SelectorTable
 from learner.lease_desk import LeaseDesk
 from learner.ledger import Ledger

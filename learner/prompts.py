@@ -5,8 +5,8 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import SwarmError
-from learner.bell import Bell
 from learner.dispatch import Dispatcher
 from learner.ports import Scorer
 from protocols.leases import MAX_PROMPT_TOKENS

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.jsonlines import JsonLines
-from learner.bell import Bell
 from learner.dispatch import Dispatcher
 from learner.ledger import Ledger
 from learner.node_table import NodeTable

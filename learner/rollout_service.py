@@ -14,8 +14,8 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import ChildError
-from learner.bell import Bell
 from learner.group_table import SampleStatus
 from learner.groups import AcceptedRollout
 from learner.intake import (

@@ -16,12 +16,12 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
 from echo2swarm.weights.traffic import Traffic
-from learner.bell import Bell
 from learner.config import LearnerConfig
 from learner.dispatch import Dispatcher
 from learner.groups import DropReason

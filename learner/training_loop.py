@@ -16,8 +16,8 @@ from typing import Any
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from learner.batcher import Batch, form
-from learner.bell import Bell
 from learner.groups import AcceptedRollout, CompleteGroup, DropReason
 from learner.lease_desk import LeaseDesk
 from learner.ledger import Ledger

@@ -7,9 +7,9 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
-from node.bell import Bell
 from node.learner_calls import LearnerCalls
 from node.workload import Ending, GiveBack, Workload
 from protocols.errors import RemoteProtocolError
@@ -77,7 +77,7 @@ class LeaseKeeper:
     async def until_all_given_back(self) -> None:
         """Return when the learner has been told of all."""
         while self._num_returning:
-            await self._bell.ring.wait()
+            await self._bell.next_ring.wait()
 
     async def run(self) -> None:
         """Ask and give back until cancelled."""
@@ -87,7 +87,7 @@ class LeaseKeeper:
 
     async def _keep_asking(self, nursery: trio.Nursery) -> NoReturn:
         while True:
-            ring = self._bell.ring
+            ring = self._bell.next_ring
             version = self._applied_version()
             if version is not None and self._work.may_ask(version):
                 self._work.asked(version)
@@ -106,7 +106,7 @@ class LeaseKeeper:
             self._backoff.reset()
             await self._take(reply)
         self._work.answered(version)
-        self._bell.wake()
+        self._bell.ring()
 
     async def _take(self, reply: LeaseReply) -> None:
         self._on_step(reply.learner_step)
@@ -137,4 +137,4 @@ class LeaseKeeper:
                 # The learner will take it back when its time is up.
                 log.info("lease.not_handed_back", lease=ending.lease_id, error=str(exc))
             self._num_returning -= 1
-            self._bell.wake()
+            self._bell.ring()

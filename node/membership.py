@@ -12,10 +12,10 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
-from node.bell import Bell
 from node.pacing import Contact, HeartbeatPacer
 from protocols import activation
 from protocols.activation import (
@@ -103,7 +103,7 @@ class Membership:
     def announce(self) -> None:
         """Send a heartbeat now: something has changed, or the learner seems not to know us."""
         self._pacer.changed()
-        self._bell.wake()
+        self._bell.ring()
 
     async def run(self) -> NoReturn:
         """Send heartbeats until cancelled."""
@@ -133,7 +133,7 @@ class Membership:
 
     async def _wait_until_due(self) -> None:
         while True:
-            ring = self._bell.ring
+            ring = self._bell.next_ring
             now_s = trio.current_time()
             wake_at_s = self._pacer.due_s
             if wake_at_s <= now_s:

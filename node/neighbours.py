@@ -6,11 +6,11 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from node.bell import Bell
 from protocols.activation import PeerAddresses
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short
@@ -44,12 +44,12 @@ class Neighbours:
         if wanted != self._wanted:
             self._wanted = wanted
             self._trouble = {p: t for p, t in self._trouble.items() if p in wanted}
-            self._bell.wake()
+            self._bell.ring()
 
     async def run(self) -> NoReturn:
         """Connect to them until cancelled."""
         while True:
-            ring = self._bell.ring
+            ring = self._bell.next_ring
             now_s = trio.current_time()
             connected = self._network.connected_peers()
             absent = [info for peer, info in self._wanted.items() if peer not in connected]

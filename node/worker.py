@@ -12,9 +12,9 @@ from typing import Final, NoReturn, assert_never
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
-from node.bell import Bell
 from node.engine.base import EngineDownError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
 from node.learner_calls import LearnerCalls, in_submissions, rollout_of
@@ -114,12 +114,12 @@ class Worker:
     def take_work(self) -> None:
         """Ask for leases from now on."""
         self._work.take(is_wanted=True)
-        self._bell.wake()
+        self._bell.ring()
 
     def stop_taking_work(self) -> None:
         """Ask for no more; what is in hand is finished."""
         self._work.take(is_wanted=False)
-        self._bell.wake()
+        self._bell.ring()
 
     def hand_back(self, why: str) -> None:
         """Give back everything that is not sampled."""
@@ -137,7 +137,7 @@ class Worker:
 
     def engine_changed(self) -> None:
         """Look again at what the engine can do."""
-        self._bell.wake()
+        self._bell.ring()
 
     # Running.
 
@@ -173,7 +173,7 @@ class Worker:
                 case _:
                     assert_never(ending)
         if endings:
-            self._bell.wake()
+            self._bell.ring()
 
     # The engine.
 
@@ -181,12 +181,12 @@ class Worker:
         version: PolicyVersion | None = None
         while True:
             version = (await self._policies.next_version(version)).version
-            self._bell.wake()
+            self._bell.ring()
 
     async def _keep_engine_busy(self) -> NoReturn:
         backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
         while True:
-            ring = self._bell.ring
+            ring = self._bell.next_ring
             held = self._policies.held
             job = self._work.next_job(
                 self._engine.applied_version, None if held is None else held.version
@@ -234,7 +234,7 @@ class Worker:
             raise
         log.info("policy.applied", version=version, took_s=round(seconds, 3))
         self._on_applied(version)
-        self._bell.wake()
+        self._bell.ring()
 
     async def _sample(self, job: Sample) -> None:
         groups = [group for part in job.parts for group in part.groups]
@@ -273,7 +273,7 @@ class Worker:
 
     async def _until_nothing_is_in_hand(self) -> None:
         while self._work.num_leases:
-            await self._bell.ring.wait()
+            await self._bell.next_ring.wait()
 
     async def _summarise(self) -> NoReturn:
         last = (0, 0)

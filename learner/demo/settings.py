@@ -63,7 +63,7 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
             publish_every=1,
             temperature=1.0,
             max_new_tokens=6,
-            lease_prompts=2,
+            lease_prompts=6,
             # Where other work shares the cores a lease may take minutes; a node that is gone
             # is noticed by its silence.
             lease_timeout_s=300.0,
