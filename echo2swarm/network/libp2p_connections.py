@@ -15,7 +15,6 @@ from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.libp2p_host import (
     MAX_BUFFERED_BYTES,
-    buffered_bytes,
     peer_store_addresses,
 )
 from echo2swarm.network.serving import leaves
@@ -142,7 +141,7 @@ class Connections:
     async def close_floods(self) -> None:
         """Close connections whose peer sends more than anybody reads."""
         for connection in self._swarm.get_connections():
-            held_bytes = buffered_bytes(connection)
+            held_bytes = connection.muxed_conn.num_unread_bytes
             if held_bytes > MAX_BUFFERED_BYTES:
                 peer = PeerId(str(connection.muxed_conn.peer_id))
                 _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes)

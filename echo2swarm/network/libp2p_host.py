@@ -155,12 +155,6 @@ def _interfaces(family: str) -> tuple[str, ...]:
     return usable or (("127.0.0.1",) if family == "ip4" else ("::1",))
 
 
-def buffered_bytes(connection: object) -> int:
-    """Return how much a connection holds that nobody has read yet."""
-    muxed = getattr(connection, "muxed_conn", None)
-    return sum(len(buffer) for buffer in getattr(muxed, "stream_buffers", {}).values())
-
-
 def texts(addresses: Iterable[object]) -> tuple[str, ...]:
     """Return multiaddresses as text, without the ``/p2p/`` part; leaves out what is too long."""
     plain = (str(address).partition("/p2p/")[0] for address in addresses)

@@ -7,6 +7,7 @@ import trio
 from libp2p.abc import INetStream
 
 from echo2swarm.errors import NetworkError
+from echo2swarm.network.libp2p_inbox import Inbox
 from echo2swarm.network.libp2p_yamux import DATA_BYTES, BulkYamux
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
@@ -34,9 +35,9 @@ class Libp2pStream:
         self._connection: BulkYamux = self._muxed.conn
         self._peer = peer
         self._max_frame_bytes = max_frame_bytes
-        # What has arrived and nobody has received. The library appends to it, and
-        # forgets it when the connection ends; here it can still be read then.
-        self._buffer = self._connection.stream_buffers.get(self._muxed.stream_id, bytearray())
+        self._inbox: Inbox = self._connection.open_inbox(self._muxed)
+        self._length: int | None = None
+        """Of the frame whose header was taken, and which has not been received."""
         self._send_lock = trio.Lock()
         self._receive_lock = trio.Lock()
         self._can_send = True
@@ -86,19 +87,18 @@ class Libp2pStream:
     async def receive(self) -> bytes:
         """Return the next frame."""
         async with self._receive_lock:
-            await self._give_room(num_unread_bytes=len(self._buffer))
-            await self._wait_for(HEADER_BYTES)
-            header = bytes(self._buffer[:HEADER_BYTES])
-            try:
-                length = frame_length(header, max_bytes=self._max_frame_bytes)
-            except RemoteProtocolError:
-                self._can_receive = False
-                raise
-            end = HEADER_BYTES + length
-            await self._wait_for(end)
-            with memoryview(self._buffer) as view:
-                frame = bytes(view[HEADER_BYTES:end])
-            del self._buffer[:end]
+            await self._give_room(num_unread_bytes=len(self._inbox))
+            if self._length is None:
+                await self._wait_for(HEADER_BYTES)
+                header = self._inbox.take(HEADER_BYTES)
+                try:
+                    self._length = frame_length(header, max_bytes=self._max_frame_bytes)
+                except RemoteProtocolError:
+                    self._can_receive = False
+                    raise
+            await self._wait_for(self._length)
+            frame = self._inbox.take(self._length)
+            self._length = None
             return frame
 
     async def _wait_for(self, num_bytes: int) -> None:
@@ -107,15 +107,16 @@ class Libp2pStream:
         while True:
             if not self._can_receive:
                 raise NetworkError(f"stream from {short(self._peer)} broke")
-            if len(self._buffer) >= num_bytes:
+            if len(self._inbox) >= num_bytes:
                 return
             # All that is here belongs to a frame that is longer: it counts as read.
             await self._give_room(num_unread_bytes=0)
-            if len(self._buffer) >= num_bytes:
+            if len(self._inbox) >= num_bytes:
                 continue
             if self._muxed.recv_closed or self._muxed.closed or stream_id not in events:
                 self._can_receive = False
-                where = "in mid-frame" if self._buffer else "between frames"
+                is_between = self._length is None and not self._inbox
+                where = "between frames" if is_between else "in mid-frame"
                 raise NetworkError(f"stream from {short(self._peer)} ended {where}")
             if events[stream_id].is_set():
                 events[stream_id] = trio.Event()
@@ -129,7 +130,7 @@ class Libp2pStream:
     async def finish(self, *, is_done: bool) -> None:
         """Close the stream, or reset it if not ``is_done``. Never raises, takes 2 s at most."""
         self._can_send = self._can_receive = False
-        self._buffer.clear()  # the library keeps a stream until everything is read
+        self._connection.close_inbox(self._muxed)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
             try:
                 if is_done:

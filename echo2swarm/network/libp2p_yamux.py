@@ -26,6 +26,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
+from echo2swarm.network.libp2p_inbox import Inbox
 from echo2swarm.network.libp2p_noise import FrameSession
 
 DATA_BYTES: Final = 65_507
@@ -46,7 +47,29 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
         super().__init__(secured_conn, peer_id)
         self.has_room = trio.lowlevel.ParkingLot()
         """Who waits for a peer to take more is woken here, to look again."""
+        self._inboxes: dict[int, Inbox] = {}
         secured_conn.skim = self._skim
+
+    def open_inbox(self, stream: YamuxStream) -> Inbox:
+        """Return where all that a stream receives is from now on, until :meth:`close_inbox`.
+
+        It lasts longer than the stream, so that what has come before an end can be read after it.
+        """
+        buffer = self.stream_buffers.get(stream.stream_id, bytearray())
+        return self._inboxes.setdefault(stream.stream_id, Inbox(buffer))
+
+    def close_inbox(self, stream: YamuxStream) -> None:
+        """Forget what a stream has received."""
+        if (inbox := self._inboxes.pop(stream.stream_id, None)) is not None:
+            inbox.clear()
+
+    @property
+    def num_unread_bytes(self) -> int:
+        """How much has arrived on all streams that nobody has read."""
+        others = self.stream_buffers.keys() - self._inboxes.keys()
+        return sum(map(len, self._inboxes.values())) + sum(
+            len(self.stream_buffers[stream_id]) for stream_id in others
+        )
 
     async def start(self) -> None:
         """Run the connection until it ends."""
@@ -71,7 +94,10 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
                 if body + length > len(data) or length > stream.recv_window:
                     break
                 stream.recv_window -= length
-                self.stream_buffers[stream_id] += memoryview(data)[body : body + length]
+                if (inbox := self._inboxes.get(stream_id)) is not None:
+                    inbox.add(data, body, body + length)
+                else:
+                    self.stream_buffers[stream_id] += data[body : body + length]
                 self.stream_events[stream_id].set()
                 start = body + length
             elif kind == TYPE_WINDOW_UPDATE:
@@ -101,6 +127,8 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
 
     async def give_room(self, stream: YamuxStream, *, num_unread_bytes: int) -> None:
         """Let the peer send more, once half of its window is used up and read."""
+        if stream.recv_closed or stream.closed:
+            return
         used_bytes = stream.target_recv_window - stream.recv_window - num_unread_bytes
         if 2 * used_bytes < stream.target_recv_window:
             return
