@@ -38,17 +38,17 @@ from echo2swarm.weights.publish import PolicyRules
 from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.traffic import Traffic
 from learner.announcing import relay_manifests, sealed_advert, write_ticket
-from learner.checkpoints import Checkpoints
 from learner.config import LearnerConfig
-from learner.ledger import Ledger, open_ledger
-from learner.ledger_resume import LeftOver
+from learner.ledger.ledger import Ledger, open_ledger
+from learner.ledger.resume import LeftOver
+from learner.loop.checkpoints import Checkpoints
+from learner.loop.publisher import SwarmPublisher
+from learner.loop.replay import replay
+from learner.loop.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
-from learner.publisher import SwarmPublisher
-from learner.replay import replay
 from learner.run_dir import RunDir, write_atomically
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
-from learner.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.training.messages import Start
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 

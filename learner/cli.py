@@ -93,7 +93,7 @@ def serve(
 @click.argument("path", type=_FILE, default=Path("run.toml"))
 def init(path: Path) -> None:
     """Write a configuration with every key explained to PATH (run.toml)."""
-    from learner.config_file import write_commented  # noqa: PLC0415
+    from learner.config.file import write_commented  # noqa: PLC0415
 
     write_commented(path)
     click.echo(f"wrote {path}; next: echo2-learner serve {path}", err=True)

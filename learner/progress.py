@@ -8,7 +8,7 @@ from typing import Final
 
 from echo2swarm.capacity import required_rollouts_per_s
 from learner.config import RolloutTable
-from learner.rates import Phase, Timeline, WindowSum
+from learner.nodes.rates import Phase, Timeline, WindowSum
 
 WINDOW_S: Final = 300.0
 _KEPT: Final = 2000

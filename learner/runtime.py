@@ -23,25 +23,25 @@ from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
 from echo2swarm.weights.traffic import Traffic
 from learner.config import LearnerConfig
-from learner.dispatch import Dispatcher
-from learner.groups import DropReason
-from learner.intake import ContentRules
-from learner.lease_desk import LeaseDesk
-from learner.lease_rules import DispatchRules
-from learner.lease_service import LeaseService
-from learner.ledger import Ledger
-from learner.ledger_resume import LeftOver
-from learner.membership import Membership
-from learner.node_table import NodeTable
+from learner.dispatch.dispatcher import Dispatcher
+from learner.dispatch.groups import DropReason
+from learner.dispatch.lease_desk import LeaseDesk
+from learner.dispatch.lease_rules import DispatchRules
+from learner.dispatch.lease_service import LeaseService
+from learner.dispatch.prompts import feed_prompts
+from learner.intake.checks import ContentRules
+from learner.intake.rollout_service import RolloutService
+from learner.ledger.ledger import Ledger
+from learner.ledger.resume import LeftOver
+from learner.loop.publishing import Publishing
+from learner.loop.trainer_client import TrainerLostError
+from learner.loop.training_loop import Save, TrainingLoop
+from learner.nodes.membership import Membership
+from learner.nodes.node_table import NodeTable
+from learner.nodes.rates import Phase, Timeline
 from learner.ports import Publisher, Scorer, Trainer
 from learner.progress import Progress
-from learner.prompts import feed_prompts
-from learner.publishing import Publishing
-from learner.rates import Phase, Timeline
-from learner.rollout_service import RolloutService
 from learner.status_service import StatusService, watch_loop_delay
-from learner.trainer_client import TrainerLostError
-from learner.training_loop import Save, TrainingLoop
 from protocols import activation, leases, rollouts, status
 from protocols.ids import RunId
 from protocols.sampling import SamplingParams

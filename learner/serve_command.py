@@ -12,9 +12,9 @@ import trio
 from echo2swarm.cli_errors import Rim
 from echo2swarm.errors import UsageError
 from echo2swarm.telemetry import configure_logging
-from learner import config_file
 from learner.app import Serving, serve
 from learner.config import LearnerConfig
+from learner.config import file as config_file
 from learner.run_dir import RunDir, open_run_dir, write_atomically
 
 RUNS: Final = Path("runs")

@@ -11,10 +11,10 @@ import structlog
 import trio
 
 from echo2swarm.weights.traffic import Traffic
-from learner.dispatch import Dispatcher
-from learner.node_table import NodeTable
+from learner.dispatch.dispatcher import Dispatcher
+from learner.nodes.node_table import NodeTable
+from learner.nodes.rates import Phase
 from learner.progress import WINDOW_S, Progress, p95
-from learner.rates import Phase
 from learner.run_dir import write_atomically
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError

@@ -22,10 +22,10 @@ from echo2swarm.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import call
 from echo2swarm.weights.traffic import Traffic
 from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
-from learner.ledger import Ledger, open_ledger
-from learner.ledger_resume import LeftOver
+from learner.ledger.ledger import Ledger, open_ledger
+from learner.ledger.resume import LeftOver
+from learner.loop.replay import replay
 from learner.ports import Published
-from learner.replay import replay
 from learner.runtime import Learner, Parts
 from learner.scoring.messages import Completion, Prompt, Reward
 from learner.training.messages import TrainGroup, Updated

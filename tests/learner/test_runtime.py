@@ -11,8 +11,8 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.jsonlines import read_jsonl
-from learner.leasing import LeaseState
-from learner.rates import Phase
+from learner.dispatch.leasing import LeaseState
+from learner.nodes.rates import Phase
 from protocols.activation import Directive
 from protocols.reasons import Reason
 from protocols.status import StatusReply

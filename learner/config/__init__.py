@@ -1,0 +1,25 @@
+"""The run's configuration: its tables, where they are read from, what must fit together."""
+
+from learner.config.tables import (
+    CheckpointTable,
+    LearnerConfig,
+    ModelTable,
+    RolloutTable,
+    RunTable,
+    SelectorTable,
+    SwarmTable,
+    Table,
+    TrainerTable,
+)
+
+__all__ = [
+    "CheckpointTable",
+    "LearnerConfig",
+    "ModelTable",
+    "RolloutTable",
+    "RunTable",
+    "SelectorTable",
+    "SwarmTable",
+    "Table",
+    "TrainerTable",
+]

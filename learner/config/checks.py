@@ -1,0 +1,67 @@
+"""What must fit together in a configuration, beyond each key's own range."""
+
+import re
+from typing import Final
+
+from echo2swarm.errors import ConfigError
+from echo2swarm.network.addresses import split_address
+from learner.config.tables import LearnerConfig, RolloutTable, SwarmTable, TrainerTable
+from protocols.errors import RemoteProtocolError
+from protocols.leases import MAX_GROUPS
+from protocols.rollouts import MAX_ROLLOUTS
+
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+
+
+def check(config: LearnerConfig) -> LearnerConfig:
+    """Return ``config`` if its keys fit together.
+
+    Raises:
+        ConfigError: they don't; the message starts with the key to change.
+    """
+    _check_rollouts(config.rollouts)
+    _check_swarm(config.swarm)
+    _check_trainer(config.trainer)
+    return config
+
+
+def _check_rollouts(rollouts: RolloutTable) -> None:
+    most = rollouts.max_staleness + 1
+    if rollouts.publish_every > most:
+        raise ConfigError(
+            f"rollouts.publish_every: expected at most rollouts.max_staleness + 1 = {most}, got "
+            f"{rollouts.publish_every}: no rollout would be fresh enough for the last steps before "
+            "a version is published"
+        )
+    if rollouts.lease_prompts > MAX_GROUPS:
+        raise ConfigError(
+            f"rollouts.lease_prompts: expected at most {MAX_GROUPS}, got {rollouts.lease_prompts}"
+        )
+    if (per_lease := rollouts.lease_prompts * rollouts.group_size) > MAX_ROLLOUTS:
+        raise ConfigError(
+            f"rollouts.lease_prompts: a lease would be of {per_lease} completions (times "
+            f"rollouts.group_size); expected at most {MAX_ROLLOUTS}"
+        )
+
+
+def _check_swarm(swarm: SwarmTable) -> None:
+    if not swarm.listen:
+        raise ConfigError("swarm.listen: expected at least one address, or nobody can join")
+    for key, addresses in (("listen", swarm.listen), ("advertise", swarm.advertise)):
+        for address in addresses:
+            if not address.startswith("/"):
+                raise ConfigError(
+                    f'swarm.{key}: expected addresses like /ip4/0.0.0.0/tcp/4150, got "{address}"'
+                )
+    for address in swarm.bootstrap:
+        try:
+            split_address(address)
+        except RemoteProtocolError as exc:
+            raise ConfigError(f"swarm.bootstrap: {exc}") from None
+
+
+def _check_trainer(trainer: TrainerTable) -> None:
+    if not _DEVICE.fullmatch(trainer.device):
+        raise ConfigError(
+            f'trainer.device: expected "auto", "cpu", "cuda" or "cuda:N", got "{trainer.device}"'
+        )

@@ -1,0 +1,219 @@
+"""Where a run's configuration comes from: flags, environment, a TOML file, defaults.
+
+The first of these that has a key wins. A flag is ``table.key=value``; the
+environment's form of it is ``ECHO2_TABLE__KEY=value``. Whatever is wrong is one
+:class:`~echo2swarm.errors.ConfigError` that names the key and where it stands.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import tomli_w
+
+from echo2swarm.errors import ConfigError
+from echo2swarm.strict import accepts, convert, table_type
+from learner.config.checks import check
+from learner.config.tables import LearnerConfig
+from learner.config.text import write_commented
+from learner.tasks.registry import BUILT_IN, check_table, find_kind
+
+__all__ = ["load", "resolved", "write_commented"]
+
+ENVIRONMENT_PREFIX: Final = "ECHO2_"
+_SEPARATOR: Final = "__"
+_DEFAULT_TASK: Final = "arithmetic"
+_MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """Settings from one place."""
+
+    name: str
+    """For messages."""
+    tables: Mapping[str, Any]
+    folder: Path
+    """Where relative paths in it start."""
+
+
+def load(
+    path: Path | None,
+    overrides: Iterable[str] = (),
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> LearnerConfig:
+    """Return the configuration of a run, checked.
+
+    Paths in the file are relative to its folder, others to the current one; in the result
+    they are absolute.
+
+    Args:
+        path: the TOML file; None for none.
+        overrides: ``table.key=value``, as given to ``--set``.
+        environment: that of the process if None.
+
+    Raises:
+        ConfigError: whatever is wrong with it.
+    """
+    here = Path.cwd()
+    layers = [
+        *_flag_layers(overrides, here),
+        *_environment_layers(os.environ if environment is None else environment, here),
+    ]
+    file = None if path is None else _Layer(str(path), _read(path), path.resolve().parent)
+    if file is not None:
+        layers.append(file)
+    return _resolve(layers, default_folder=here if file is None else file.folder)
+
+
+def resolved(config: LearnerConfig) -> str:
+    """Return a configuration as TOML with every key that has a value; :func:`load` reads it."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+
+
+def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:
+    """Merge ``layers``, the first of which is the strongest, and check the result."""
+    for layer in layers:
+        try:
+            convert(layer.tables, LearnerConfig)
+        except ConfigError as exc:
+            raise ConfigError(f"{layer.name}: {exc}") from None
+    kinds = [layer.tables["task"].get("kind") for layer in layers if "task" in layer.tables]
+    kind = next((kind for kind in kinds if kind is not None), _DEFAULT_TASK)
+    path_keys = find_kind(kind).Options.path_keys if kind in BUILT_IN else ()
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        _merge(merged, _with_absolute_paths(layer.tables, layer.folder, path_keys))
+    try:
+        merged["task"] = check_table({**merged.get("task", {}), "kind": kind})
+        # Defaults may be paths too.
+        merged = _with_absolute_paths(merged, default_folder, path_keys)
+        return check(convert(merged, LearnerConfig))
+    except ConfigError as exc:
+        raise ConfigError(_with_origin(str(exc), layers)) from None
+
+
+def _with_origin(message: str, layers: Iterable[_Layer]) -> str:
+    """Put in front of a message, which starts with a key, where that key was set."""
+    names = message.partition(":")[0].split(".")
+    for layer in layers:
+        value: Any = layer.tables
+        for name in names:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            return f"{layer.name}: {message}"
+    return message
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        hint = "; `echo2-learner init` writes one" if isinstance(exc, FileNotFoundError) else ""
+        raise ConfigError(f"{path}: can't be read: {exc.strerror}{hint}") from exc
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: over {_MAX_FILE_BYTES} bytes; is it a configuration?")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text in UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+
+
+def _flag_layers(overrides: Iterable[str], folder: Path) -> list[_Layer]:
+    """Return a layer per flag; of two for one key the later counts."""
+    layers = []
+    for override in overrides:
+        key, found, text = override.partition("=")
+        names = key.strip().split(".")
+        if not found or len(names) < 2 or not all(names):
+            raise ConfigError(f"{override!r}: a setting is written as table.key=value")
+        layers.append(_single(f"--set {key.strip()}", names, text.strip(), folder))
+    return layers[::-1]
+
+
+def _environment_layers(environment: Mapping[str, str], folder: Path) -> list[_Layer]:
+    return [
+        _single(name, name.removeprefix(ENVIRONMENT_PREFIX).lower().split(_SEPARATOR), text, folder)
+        for name, text in sorted(environment.items())
+        if name.startswith(ENVIRONMENT_PREFIX) and _SEPARATOR in name
+    ]
+
+
+def _single(where: str, names: list[str], text: str, folder: Path) -> _Layer:
+    """Return one setting as nested tables."""
+    value: Any = _value(names, text, where)
+    for name in reversed(names):
+        value = {name: value}
+    return _Layer(where, value, folder)
+
+
+def _value(names: list[str], text: str, where: str) -> object:
+    """Return what ``text`` stands for: TOML, or itself where that is what the key takes."""
+    try:
+        value: object = tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        if text[:1] in {"[", "{", '"', "'"}:
+            raise ConfigError(f"{where}: {text!r} is not a valid TOML value") from None
+        return text
+    annotation = _annotation(names)
+    if annotation is not None and not accepts(annotation, value) and accepts(annotation, text):
+        return text  # a name that looks like a number
+    return value
+
+
+def _annotation(names: list[str]) -> object | None:
+    """Return the type of a key, if it is known before the task is."""
+    annotation: object = LearnerConfig
+    for name in names:
+        struct = table_type(annotation)
+        fields = {f.name: f.type for f in msgspec.structs.fields(struct)} if struct else {}
+        if name not in fields:
+            return None
+        annotation = fields[name]
+    return annotation
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for name, value in above.items():
+        inner = below.get(name)
+        if isinstance(inner, dict) and isinstance(value, Mapping):
+            _merge(inner, value)
+        else:
+            below[name] = value
+
+
+def _with_absolute_paths(
+    tables: Mapping[str, Any], folder: Path, task_keys: Iterable[str]
+) -> dict[str, Any]:
+    result = {name: dict(v) if isinstance(v, Mapping) else v for name, v in tables.items()}
+    task, model = result.get("task"), result.get("model")
+    if isinstance(task, dict):
+        for key in task_keys:
+            if isinstance(task.get(key), str):
+                task[key] = str(folder / Path(task[key]).expanduser())
+    if isinstance(model, dict) and isinstance(model.get("path"), str):
+        model["path"] = _model_path(model["path"], folder)
+    return result
+
+
+def _model_path(path: str, folder: Path) -> str:
+    """Return the absolute path of a folder; names of models as they are."""
+    there = folder / Path(path).expanduser()
+    is_path = path.startswith(("/", "./", "../", "~")) or (path != "embedded" and there.is_dir())
+    return str(there) if is_path else path
+
+
+def _without_none(value: object) -> Any:  # noqa: ANN401  # TOML has no null
+    if isinstance(value, Mapping):
+        return {name: _without_none(x) for name, x in value.items() if x is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(x) for x in value]
+    return value

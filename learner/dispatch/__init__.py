@@ -1,0 +1,1 @@
+"""Dispatch: who samples what, until when, and what became of it."""

@@ -1,0 +1,151 @@
+"""Performs what the dispatcher decides: in the ledger, in the node table, in the log.
+
+Whatever changes leases or groups goes through here, so that nothing is decided without
+being recorded.
+"""
+
+import time
+from collections.abc import Sequence
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from learner.dispatch.dispatcher import Dispatcher
+from learner.dispatch.group_table import Dropped
+from learner.dispatch.groups import DropReason
+from learner.dispatch.lease_rules import Ask, NoWork
+from learner.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from learner.ledger.ledger import Ledger
+from learner.nodes.node_table import NodeTable
+from learner.progress import Progress
+from protocols.ids import PeerId, short
+from protocols.leases import Lease
+
+log = structlog.get_logger()
+
+_LONGEST_NAP_S = 1.0
+
+
+class LeaseDesk:
+    """Grants and ends leases, and drops groups."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        nodes: NodeTable,
+        ledger: Ledger,
+        progress: Progress,
+        bell: Bell,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self._nodes = nodes
+        self._ledger = ledger
+        self._progress = progress
+        self._bell = bell
+
+    async def grant(self, ask: Ask) -> Lease | NoWork:
+        """Lease work to a node, on record."""
+        reply = self.dispatcher.grant(ask, trio.current_time())
+        if isinstance(reply, NoWork):
+            return reply
+        record = self.dispatcher.leases.get(reply.lease_id)
+        assert record is not None  # noqa: S101 - granted a line above
+        self._note_work(ask.peer)
+        try:
+            await self._ledger.granted(reply, record, now_unix_s=time.time())
+        except BaseException:
+            # Nobody will ever hear of this lease.
+            if record.state is LeaseState.ACTIVE:
+                self.dispatcher.end_lease(record, LeaseState.RETURNED, trio.current_time())
+            raise
+        log.info(
+            "lease.granted",
+            lease=reply.lease_id,
+            peer=short(ask.peer),
+            version=ask.applied_version,
+            num_prompts=len(reply.groups),
+            num_completions=reply.num_completions,
+        )
+        return reply
+
+    async def end(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
+        """End leases before their time; what they lack is leased to others."""
+        ends: list[LeaseEnded] = []
+        drops: list[Dropped] = []
+        for lease, state in leases:
+            if lease.state is LeaseState.ACTIVE:
+                end, dropped = self.dispatcher.end_lease(lease, state, trio.current_time())
+                ends.append(end)
+                drops += dropped
+        await self.record_ends(ends)
+        await self.record_drops(drops)
+
+    async def end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
+        """End the leases of a node that is gone, or that came back as another process."""
+        await self.end(
+            [
+                (lease, LeaseState.NODE_LOST)
+                for lease in self.dispatcher.leases.of_peer(peer)
+                if lease.session_id != except_session
+            ]
+        )
+
+    async def drop_all(self, reason: DropReason) -> None:
+        """Give up every group that was leased and not trained on, and all leases."""
+        await self.end([(lease, LeaseState.RETURNED) for lease in self.dispatcher.leases.active])
+        ready = [group.group_id for group in self.dispatcher.ready]
+        await self.record_drops(
+            [self.dispatcher.drop(g, reason) for g in [*self.dispatcher.open_groups, *ready]]
+        )
+
+    async def record_ends(self, ends: Sequence[LeaseEnded]) -> None:
+        """Record the ends of leases, and wake those that wait for what is left of them."""
+        if not ends:
+            return
+        for end in ends:
+            self._note_work(end.peer)
+            if end.state is LeaseState.DONE:
+                self._nodes.lease_took(end.peer, end.took_s)
+                self._progress.rollout_s.add(end.took_s, trio.current_time())
+            tell = log.info if end.state is LeaseState.DONE else log.warning
+            tell(
+                "lease.ended",
+                lease=end.lease_id,
+                peer=short(end.peer),
+                outcome=end.state.value,
+                num_unfinished=end.num_unfinished,
+                took_s=round(end.took_s, 3),
+            )
+        self._bell.ring()
+        await self._ledger.ended(ends, now_unix_s=time.time())
+
+    async def record_drops(self, drops: Sequence[Dropped]) -> None:
+        """Record groups that will never be trained on."""
+        if not drops:
+            return
+        for reason in sorted({drop.reason for drop in drops}):
+            groups = [drop.group_id for drop in drops if drop.reason is reason]
+            tell = log.info if reason is DropReason.RUN_ENDED else log.warning
+            tell("groups.dropped", reason=reason.value, count=len(groups), groups=groups[:20])
+        self._bell.ring()
+        await self._ledger.dropped(drops, now_unix_s=time.time())
+
+    async def watch(self) -> None:
+        """End leases as their time runs out, or the learner passes their deadline step."""
+        while True:
+            ring = self._bell.next_ring
+            now_s = trio.current_time()
+            await self.end(
+                self.dispatcher.leases.overdue(now_s=now_s, next_step=self.dispatcher.next_step)
+            )
+            expiry_s = self.dispatcher.leases.next_expiry_s()
+            # A lease granted meanwhile lasts longer than the nap; an ended one rings.
+            nap_s = min((expiry_s or now_s) - now_s, _LONGEST_NAP_S) if expiry_s else _LONGEST_NAP_S
+            with trio.move_on_after(max(0.01, nap_s)):
+                await ring.wait()
+
+    def _note_work(self, peer: PeerId) -> None:
+        has_lease = bool(self.dispatcher.leases.of_peer(peer))
+        self._nodes.working(peer, has_lease=has_lease, now_s=trio.current_time())

@@ -1,0 +1,125 @@
+"""Answers nodes that ask for work or hand it back; protocol ``/echo2/lease``.
+
+A request without work to give is held for as long as the node is willing to wait: it is
+answered the moment there is some, so no node polls.
+"""
+
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from learner.dispatch.lease_desk import LeaseDesk
+from learner.dispatch.lease_rules import Ask, NoWork
+from learner.dispatch.leasing import LeaseState
+from learner.nodes.node_table import NodeTable
+from learner.progress import Progress
+from protocols.activation import Directive
+from protocols.codec import decode, encode
+from protocols.ids import PeerId, PolicyVersion, short
+from protocols.leases import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    Lease,
+    LeaseCall,
+    LeaseReply,
+    LeaseRequest,
+    LeaseReturn,
+)
+from protocols.reasons import Reason
+
+RETRY_S: Final = 1.0
+"""After which a node without work may ask again."""
+
+log = structlog.get_logger()
+
+
+class LeaseService:
+    """Answers one call at a time; many at once."""
+
+    def __init__(
+        self,
+        desk: LeaseDesk,
+        *,
+        run_id: str,
+        nodes: NodeTable,
+        progress: Progress,
+        bell: Bell,
+    ) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._nodes = nodes
+        self._progress = progress
+        self._bell = bell
+
+    async def answer(self, peer: PeerId, data: bytes) -> bytes:
+        """Return the reply to one call."""
+        call: LeaseRequest | LeaseReturn = decode(data, LeaseCall, max_bytes=MAX_REQUEST_BYTES)
+        if call.run_id != self._run_id:
+            reply = self._refused(Reason.WRONG_RUN, f"this is run {self._run_id}")
+        elif not self._nodes.is_session(peer, call.session_id):
+            reply = self._refused(
+                Reason.NOT_A_MEMBER, "no heartbeat of this session is known; send one first"
+            )
+        elif isinstance(call, LeaseReturn):
+            reply = await self._take_back(peer, call)
+        else:
+            reply = await self._give(peer, call)
+        return encode(reply, max_bytes=MAX_REPLY_BYTES)
+
+    async def _give(self, peer: PeerId, request: LeaseRequest) -> LeaseReply:
+        deadline_s = trio.current_time() + request.wait_s
+        while True:
+            ring = self._bell.next_ring
+            result = await self._try(peer, request)
+            if isinstance(result, Lease):
+                return self._reply(lease=result)
+            with trio.move_on_at(deadline_s) as scope:
+                await ring.wait()
+            if scope.cancelled_caught:
+                return self._reply(why=result.why)
+
+    async def _try(self, peer: PeerId, request: LeaseRequest) -> Lease | NoWork:
+        node = self._nodes.get(peer)
+        if node is None or not self._nodes.is_session(peer, request.session_id):
+            return NoWork("the session is over")
+        if self._progress.is_finished:
+            return NoWork("the run is finished")
+        if node.directive is not Directive.ACTIVE:
+            return NoWork(node.why)
+        ask = Ask(
+            peer=peer,
+            session_id=request.session_id,
+            # It may have applied a newer one while its request was held here.
+            applied_version=PolicyVersion(max(request.applied_version, node.applied_version or 0)),
+            max_completions=request.max_completions,
+            rollout_s=node.rollout_s,
+            step_s=self._progress.typical_step_s(trio.current_time()),
+        )
+        return await self._desk.grant(ask)
+
+    async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:
+        lease = self._desk.dispatcher.leases.get(call.lease_id)
+        if lease is None:
+            return self._refused(Reason.UNKNOWN_LEASE, f"no lease {call.lease_id!r}")
+        if lease.peer != peer:
+            return self._refused(Reason.NOT_YOUR_LEASE, "this lease was granted to another node")
+        if lease.state is LeaseState.ACTIVE:
+            log.info("lease.returned", lease=lease.lease_id, peer=short(peer), why=call.why)
+            await self._desk.end([(lease, LeaseState.RETURNED)])
+        return self._reply(why="taken back")
+
+    def _refused(self, reason: Reason, why: str) -> LeaseReply:
+        return self._reply(refusal=reason, why=why)
+
+    def _reply(
+        self, *, lease: Lease | None = None, refusal: Reason | None = None, why: str = ""
+    ) -> LeaseReply:
+        return LeaseReply(
+            lease=lease,
+            refusal=refusal,
+            why=why[:200],
+            learner_step=self._progress.step,
+            retry_after_s=0.0 if lease else RETRY_S,
+        )

@@ -1,0 +1,51 @@
+"""Keeps the dispatcher supplied with prompts, drawn from the scorer ahead of need."""
+
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from echo2swarm.errors import SwarmError
+from learner.dispatch.dispatcher import Dispatcher
+from learner.ports import Scorer
+from protocols.leases import MAX_PROMPT_TOKENS
+
+MAX_DRAWN: Final = 64
+"""At once; the scorer scores in between."""
+
+log = structlog.get_logger()
+
+
+async def feed_prompts(
+    scorer: Scorer, dispatcher: Dispatcher, bell: Bell, *, next_prompt: int
+) -> None:
+    """Draw prompts from number ``next_prompt`` on, as they are wanted.
+
+    Raises:
+        SwarmError: there are none, or none that fit.
+        ChildError: the scorer failed for good.
+    """
+    num_fruitless = 0
+    while True:
+        ring = bell.next_ring
+        wanted = min(MAX_DRAWN, dispatcher.num_prompts_wanted)
+        if not wanted:
+            await ring.wait()
+            continue
+        drawn = await scorer.draw(next_prompt, wanted)
+        if not drawn:
+            raise SwarmError(
+                f"the task has no prompt number {next_prompt}; give it more data, or train for "
+                "fewer steps"
+            )
+        next_prompt += len(drawn)
+        usable = [p for p in drawn if 1 <= len(p.tokens) // 4 <= MAX_PROMPT_TOKENS]
+        if len(usable) < len(drawn):
+            log.warning("prompts.skipped", count=len(drawn) - len(usable), why="empty or too long")
+        num_fruitless = 0 if usable else num_fruitless + 1
+        if num_fruitless > 10:
+            raise SwarmError("the task's prompts are all empty or too long")
+        dispatcher.add_prompts(usable)
+        bell.ring()
+        await trio.lowlevel.checkpoint()

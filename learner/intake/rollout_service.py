@@ -1,0 +1,259 @@
+"""Takes in submitted rollouts: checks, scores, records, and says what became of each.
+
+A rollout counts once it is in the ledger; only then is the node told, and only then may an
+update use it. Protocol ``/echo2/rollouts``.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from echo2swarm.errors import ChildError
+from learner.dispatch.group_table import SampleStatus
+from learner.dispatch.groups import AcceptedRollout
+from learner.dispatch.lease_desk import LeaseDesk
+from learner.dispatch.leasing import LeaseRecord, SampleKey
+from learner.intake.checks import (
+    ContentRules,
+    Refusal,
+    VersionFacts,
+    check_content,
+    check_lease,
+    check_membership,
+    check_status,
+    check_version,
+    key_of,
+)
+from learner.ledger.ledger import Ledger
+from learner.nodes.node_table import NodeTable
+from learner.ports import Scorer
+from learner.progress import Progress
+from learner.scoring.messages import Completion, Reward
+from protocols.codec import decode, encode
+from protocols.ids import PeerId, PolicyVersion, short
+from protocols.reasons import Reason
+from protocols.rollouts import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    FinishReason,
+    Rollout,
+    RolloutSubmission,
+    RolloutVerdict,
+    SubmissionReply,
+)
+
+_MAX_DETAIL_CHARS: Final = 200
+_IN_THREAD_BYTES: Final = 128 * 1024
+"""Checking a larger submission would hold up the event loop."""
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Case:
+    """One submitted rollout on its way to a verdict."""
+
+    rollout: Rollout
+    key: SampleKey
+    refusal: Refusal | None = None
+    is_reserved: bool = False
+    accepted: AcceptedRollout | None = None
+
+    @property
+    def verdict(self) -> RolloutVerdict:
+        refusal = self.refusal
+        return RolloutVerdict(
+            group_id=self.rollout.group_id,
+            sample_index=self.rollout.sample_index,
+            refusal=refusal.reason if refusal else None,
+            detail=refusal.detail[:_MAX_DETAIL_CHARS] if refusal else "",
+        )
+
+
+class RolloutService:
+    """Judges submissions, many at once."""
+
+    def __init__(
+        self,
+        desk: LeaseDesk,
+        *,
+        run_id: str,
+        rules: ContentRules,
+        scorer: Scorer,
+        nodes: NodeTable,
+        ledger: Ledger,
+        progress: Progress,
+        bell: Bell,
+    ) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._rules = rules
+        self._scorer = scorer
+        self._nodes = nodes
+        self._ledger = ledger
+        self._progress = progress
+        self._bell = bell
+
+    async def answer(self, peer: PeerId, data: bytes) -> bytes:
+        """Return the reply to one submission."""
+        submission = decode(data, RolloutSubmission, max_bytes=MAX_REQUEST_BYTES)
+        refusal = self._check_whole(peer, submission)
+        if refusal is None:
+            verdicts = await self._judge(peer, submission)
+        else:
+            verdicts = ()
+            self._tell_refused(peer, [refusal], lease=submission.lease_id)
+            if self._nodes.get(peer) is not None:  # strangers must not fill the ledger
+                await self._ledger.refused(peer, [refusal], now_unix_s=time.time())
+        reply = SubmissionReply(
+            verdicts=verdicts,
+            refusal=refusal.reason if refusal else None,
+            detail=refusal.detail[:_MAX_DETAIL_CHARS] if refusal else "",
+            learner_step=self._progress.step,
+        )
+        return encode(reply, max_bytes=MAX_REPLY_BYTES)
+
+    def _check_whole(self, peer: PeerId, submission: RolloutSubmission) -> Refusal | None:
+        if submission.run_id != self._run_id:
+            return Refusal(Reason.WRONG_RUN, f"this is run {self._run_id}")
+        if not self._nodes.is_session(peer, submission.session_id):
+            return Refusal(Reason.NOT_A_MEMBER, "no heartbeat of this session is known")
+        lease = self._desk.dispatcher.leases.get(submission.lease_id)
+        return check_lease(submission, peer, lease)
+
+    async def _judge(
+        self, peer: PeerId, submission: RolloutSubmission
+    ) -> tuple[RolloutVerdict, ...]:
+        lease = self._desk.dispatcher.leases.get(submission.lease_id)
+        assert lease is not None  # noqa: S101 - checked by the caller
+        cases = [_Case(rollout, key_of(rollout)) for rollout in submission.rollouts]
+        try:
+            await self._check_all(cases, lease)
+            await self._score(cases, peer)
+            await self._ledger.judged(
+                lease_id=lease.lease_id,
+                peer=peer,
+                accepted=[(case.key, case.accepted) for case in cases if case.accepted],
+                refused=[case.refusal for case in cases if case.refusal],
+                now_unix_s=time.time(),
+            )
+        except BaseException:
+            # The node will not get an answer, and may submit again.
+            for case in cases:
+                if case.is_reserved:
+                    self._desk.dispatcher.cancel_judging(case.key)
+            raise
+        await self._conclude(cases, lease)
+        return tuple(case.verdict for case in cases)
+
+    async def _check_all(self, cases: Sequence[_Case], lease: LeaseRecord) -> None:
+        """Check claims, then content, and reserve what passes."""
+        for case in cases:
+            case.refusal = check_membership(case.rollout, lease) or self._check_claims(case, lease)
+        left = [case for case in cases if case.refusal is None]
+        num_bytes = sum(len(c.rollout.tokens) + len(c.rollout.logprobs) for c in left)
+        check = partial(_check_contents, left, self._rules)
+        if num_bytes > _IN_THREAD_BYTES:
+            await trio.to_thread.run_sync(check)
+        else:
+            check()
+        for case in left:
+            # Again: another copy may have come in between, or be in this same submission.
+            case.refusal = self._check_claims(case, lease) or case.refusal
+            if case.refusal is None:
+                self._desk.dispatcher.begin_judging(case.key)
+                case.is_reserved = True
+
+    def _check_claims(self, case: _Case, lease: LeaseRecord) -> Refusal | None:
+        dispatcher = self._desk.dispatcher
+        facts = VersionFacts(
+            next_step=dispatcher.next_step,
+            max_staleness=dispatcher.rules.max_staleness,
+            published=dispatcher.published,
+        )
+        return check_status(dispatcher.status_of(case.key)) or check_version(
+            case.rollout, lease, facts
+        )
+
+    async def _score(self, cases: Sequence[_Case], peer: PeerId) -> None:
+        reserved = [case for case in cases if case.is_reserved]
+        if not reserved:
+            return
+        completions = [Completion(int(c.key[0]), c.rollout.tokens) for c in reserved]
+        try:
+            rewards = await self._scorer.score(completions)
+        except ChildError as exc:
+            rewards = [Reward(None, "", str(exc))] * len(reserved)
+        for case, reward in zip(reserved, rewards, strict=True):
+            if reward.reward is None:
+                case.refusal = Refusal(Reason.UNSCORABLE, reward.error or "it can't be scored")
+                continue
+            case.accepted = AcceptedRollout(
+                tokens=case.rollout.tokens,
+                logprobs=case.rollout.logprobs,
+                version=PolicyVersion(case.rollout.oldest_version),
+                reward=reward.reward,
+                is_truncated=case.rollout.finish_reason is FinishReason.LENGTH,
+                peer=peer,
+                text=reward.text,
+            )
+
+    async def _conclude(self, cases: Sequence[_Case], lease: LeaseRecord) -> None:
+        """Let the verdicts take effect; all of it before the next checkpoint."""
+        dispatcher, now_s = self._desk.dispatcher, trio.current_time()
+        ends, drops = [], []
+        for case in cases:
+            if case.accepted is not None:
+                _, end = dispatcher.accept(lease, case.key, case.accepted, now_s)
+            elif case.key not in lease.samples:
+                continue
+            elif case.is_reserved or dispatcher.status_of(case.key) is SampleStatus.OPEN:
+                drop, end = dispatcher.refuse(lease, case.key, now_s)
+                drops += [drop] if drop else []
+            else:
+                end = dispatcher.settle(lease, case.key, now_s)
+            ends += [end] if end else []
+            case.is_reserved = False
+        num_accepted = sum(case.accepted is not None for case in cases)
+        self._nodes.accepted(lease.peer, num_accepted, now_s)
+        self._progress.accepted.add(num_accepted, now_s)
+        self._tell_refused(
+            lease.peer, [case.refusal for case in cases if case.refusal], lease=lease.lease_id
+        )
+        log.info(
+            "rollouts.judged",
+            lease=lease.lease_id,
+            peer=short(lease.peer),
+            num_accepted=num_accepted,
+            num_refused=len(cases) - num_accepted,
+        )
+        self._bell.ring()
+        await self._desk.record_ends(ends)
+        await self._desk.record_drops(drops)
+
+    def _tell_refused(self, peer: PeerId, refusals: Sequence[Refusal], *, lease: str) -> None:
+        if self._progress.is_finished:
+            return  # nobody's fault
+        details = {refusal.reason: refusal.detail for refusal in refusals}
+        for reason, count in Counter(refusal.reason for refusal in refusals).items():
+            self._nodes.refused(peer, reason, details[reason], count)
+            log.warning(
+                "rollouts.refused",
+                peer=short(peer),
+                lease=lease,
+                reason=reason.value,
+                count=count,
+                detail=details[reason],
+            )
+
+
+def _check_contents(cases: Sequence[_Case], rules: ContentRules) -> None:
+    for case in cases:
+        case.refusal = check_content(case.rollout, rules)

@@ -1,0 +1,1 @@
+"""The ledger: everything that must survive a crash, in SQLite."""

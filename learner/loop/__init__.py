@@ -1,0 +1,1 @@
+"""The training loop: batch, update, weights, checkpoint; and the way back after a crash."""

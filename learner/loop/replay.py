@@ -1,0 +1,18 @@
+"""Makes the updates again that a crash undid, from what the ledger recorded of them."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from learner.intake.batcher import Batch
+from learner.loop.training_loop import to_train
+from learner.ports import Trainer
+
+log = structlog.get_logger()
+
+
+async def replay(trainer: Trainer, updates: Sequence[Batch]) -> None:
+    """Make ``updates`` in their order."""
+    for batch in updates:
+        updated = await trainer.update(batch.step, to_train(batch.groups))
+        log.info("training.replayed", step=updated.step)

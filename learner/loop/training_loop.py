@@ -1,0 +1,258 @@
+"""The learner's loop: wait for a batch, train on it, hand on the weights, save now and then.
+
+With ``max_staleness`` >= 1, nodes generate while the trainer trains and while a version
+travels: the next batch is often there before the update ends. With 0, every batch waits
+for rollouts of the version just published. The same code does both; what differs is only
+which leases are granted.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from learner.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from learner.dispatch.lease_desk import LeaseDesk
+from learner.intake.batcher import Batch, form
+from learner.ledger.ledger import Ledger
+from learner.nodes.node_table import NodeTable
+from learner.nodes.rates import Phase
+from learner.ports import Trainer
+from learner.progress import Progress, p95
+from learner.training.messages import TrainGroup, TrainRollout, Updated
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    """One update, for whoever publishes its weights and writes its line of metrics."""
+
+    step: int
+    """Updates done with it."""
+    snapshot: Path | None
+    """Its weights, if they are to be published."""
+    metrics: dict[str, Any]
+
+
+HandOn = Callable[[StepDone], Awaitable[None]]
+Save = Callable[[int], Awaitable[None]]
+
+
+class TrainingLoop:
+    """Trains until all steps are done, or until asked to stop.
+
+    Args:
+        trainer: makes the updates.
+        desk: groups and leases.
+        nodes: for contributions.
+        ledger: where updates are recorded.
+        progress: position and pace.
+        bell: rung whenever a batch might be complete.
+        snapshots: folder for weights on their way to the publisher.
+        hand_on: takes every finished update; may hold the loop up, but not for a broadcast.
+        save: writes a checkpoint of the step.
+        save_every: steps between checkpoints; 0 for only at the end.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        desk: LeaseDesk,
+        *,
+        nodes: NodeTable,
+        ledger: Ledger,
+        progress: Progress,
+        bell: Bell,
+        snapshots: Path,
+        hand_on: HandOn,
+        save: Save,
+        save_every: int,
+    ) -> None:
+        self._trainer = trainer
+        self._desk = desk
+        self._nodes = nodes
+        self._ledger = ledger
+        self._progress = progress
+        self._bell = bell
+        self._snapshots = snapshots
+        self._hand_on = hand_on
+        self._save = save
+        self._save_every = save_every
+        self._stopping = False
+        self._saved_step: int | None = None
+
+    def stop(self) -> None:
+        """End after the update that is being made, if any, with a checkpoint."""
+        self._stopping = True
+        self._bell.ring()
+
+    async def run(self) -> None:
+        """Train; returns with a checkpoint of the last step saved."""
+        self._saved_step = self._progress.step
+        ended_s = trio.current_time()
+        while self._progress.step < self._progress.num_steps and not self._stopping:
+            wait_started_s = self._enter(Phase.WAITING)
+            batch = await self._next_batch()
+            if batch is None:
+                break
+            wait_s = trio.current_time() - wait_started_s
+            updated, train_s = await self._train(batch, wait_s)
+            now_s = trio.current_time()
+            self._progress.step_s.add(now_s - ended_s, now_s)
+            ended_s = now_s
+            metrics = self._metrics(batch, updated, wait_s=wait_s, train_s=train_s)
+            await self._finish_step(metrics)
+        if self._saved_step != self._progress.step:
+            await self._checkpoint()
+
+    async def _next_batch(self) -> Batch | None:
+        """Return the next batch, as soon as there is one; None if asked to stop."""
+        rules = self._desk.dispatcher.rules
+        while not self._stopping:
+            ring = self._bell.next_ring
+            formed = form(
+                self._desk.dispatcher.ready,
+                step=self._progress.step,
+                groups_per_step=rules.groups_per_step,
+                max_staleness=rules.max_staleness,
+            )
+            dropped = [
+                self._desk.dispatcher.drop(group.group_id, DropReason.STALE)
+                for group in formed.stale
+            ]
+            if formed.batch is not None:
+                self._desk.dispatcher.take(formed.batch.groups)
+                # From here on, what is leased is for the update after this one.
+                dropped += self._desk.dispatcher.advance(self._progress.step + 1)
+            await self._desk.record_drops(dropped)
+            if formed.batch is not None:
+                self._bell.ring()
+                return formed.batch
+            await ring.wait()
+        return None
+
+    async def _train(self, batch: Batch, wait_s: float) -> tuple[Updated, float]:
+        batch.assert_fresh(max_staleness=self._desk.dispatcher.rules.max_staleness)
+        started_s = self._enter(Phase.TRAINING)
+        leases = self._desk.dispatcher.leases
+        log.info(
+            "training.started",
+            step=batch.step,
+            waited_s=round(wait_s, 3),
+            num_rollouts=sum(len(group.rollouts) for group in batch.groups),
+            staleness=_named(batch.staleness()),
+            num_in_flight=leases.num_unsettled,
+        )
+        updated = await self._trainer.update(batch.step, to_train(batch.groups))
+        train_s = trio.current_time() - started_s
+        await self._ledger.trained(batch, now_unix_s=time.time())
+        self._progress.step = updated.step
+        self._progress.train_s.add(train_s, trio.current_time())
+        self._progress.staleness = await self._ledger.staleness_histogram()
+        self._progress.reward_mean = fmean(r.reward for r in _rollouts(batch))
+        for rollout in _rollouts(batch):
+            self._nodes.trained(rollout.peer, 1)
+        log.info(
+            "training.done",
+            step=updated.step,
+            train_s=round(train_s, 3),
+            reward_mean=round(self._progress.reward_mean, 4),
+            # More than 0 shows that nodes generated while the trainer trained.
+            num_in_flight=leases.num_unsettled,
+            num_ready=len(self._desk.dispatcher.ready),
+        )
+        return updated, train_s
+
+    async def _finish_step(self, metrics: dict[str, Any]) -> None:
+        step, rules = self._progress.step, self._desk.dispatcher.rules
+        snapshot: Path | None = None
+        if step % rules.publish_every == 0:
+            started_s = self._enter(Phase.PUBLISHING)
+            snapshot = self._snapshots / f"step-{step:08d}"
+            self._snapshots.mkdir(parents=True, exist_ok=True)
+            await self._trainer.write_weights(snapshot)
+            metrics["write_s"] = trio.current_time() - started_s
+        await self._hand_on(StepDone(step=step, snapshot=snapshot, metrics=metrics))
+        if self._save_every and step % self._save_every == 0:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        started_s = self._enter(Phase.CHECKPOINTING)
+        step = self._progress.step
+        await self._save(step)
+        self._saved_step = step
+        log.info("checkpoint.saved", step=step, took_s=round(trio.current_time() - started_s, 3))
+
+    def _metrics(
+        self, batch: Batch, updated: Updated, *, wait_s: float, train_s: float
+    ) -> dict[str, Any]:
+        """Return the update's line for ``metrics.jsonl``; see ``docs/metrics.md``."""
+        now_s, progress = trio.current_time(), self._progress
+        rollouts = _rollouts(batch)
+        rewards = [rollout.reward for rollout in rollouts]
+        lags = [batch.step - rollout.version for rollout in rollouts]
+        return {
+            "step": updated.step,
+            "unix_s": time.time(),
+            "reward_mean": fmean(rewards),
+            "reward_std": pstdev(rewards),
+            "num_rollouts": len(rollouts),
+            "num_tokens": sum(rollout.num_tokens for rollout in rollouts),
+            "truncated_share": fmean(rollout.is_truncated for rollout in rollouts),
+            "staleness_mean": fmean(lags),
+            "staleness_max": max(lags),
+            "staleness": _named(batch.staleness()),
+            "wait_s": wait_s,
+            "train_s": train_s,
+            "write_s": 0.0,
+            "publish_s": 0.0,
+            "broadcast_s": p95(progress.broadcast_s.get(now_s)),
+            "rollouts_per_s": progress.accepted.per_s(now_s),
+            "needed_rollouts_per_s": progress.needed_rollouts_per_s(now_s),
+            "num_in_flight": self._desk.dispatcher.leases.num_unsettled,
+            "num_nodes": len(self._nodes.present),
+            "drift_by_peer": updated.drift_by_peer,
+            "trainer": updated.metrics,
+        }
+
+    def _enter(self, phase: Phase) -> float:
+        now_s = trio.current_time()
+        self._progress.timeline.enter(phase, now_s)
+        return now_s
+
+
+def _rollouts(batch: Batch) -> list[AcceptedRollout]:
+    return [rollout for group in batch.groups for rollout in group.rollouts]
+
+
+def to_train(groups: Iterable[CompleteGroup]) -> list[TrainGroup]:
+    """Return groups in the form in which the trainer takes them."""
+    return [
+        TrainGroup(
+            group_id=group.group_id,
+            prompt_tokens=group.prompt_tokens,
+            rollouts=tuple(
+                TrainRollout(
+                    tokens=rollout.tokens,
+                    logprobs=rollout.logprobs,
+                    version=rollout.version,
+                    reward=rollout.reward,
+                    is_truncated=rollout.is_truncated,
+                    peer_id=rollout.peer,
+                )
+                for rollout in group.rollouts
+            ),
+        )
+        for group in groups
+    ]
+
+
+def _named(histogram: dict[int, int]) -> dict[str, int]:
+    return {str(lag): count for lag, count in sorted(histogram.items())}

@@ -1,0 +1,193 @@
+"""Takes in heartbeats, notices silence, and decides who is to work; ``/echo2/heartbeat``."""
+
+import time
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from learner.config import SelectorTable
+from learner.dispatch.lease_desk import LeaseDesk
+from learner.ledger.ledger import Ledger
+from learner.nodes.node_table import News, Node, NodeTable
+from learner.nodes.selector import Limits, select
+from learner.progress import Progress
+from protocols import advert as advert_protocol
+from protocols.activation import (
+    MAX_NEIGHBOURS,
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    Directive,
+    Heartbeat,
+    HeartbeatReply,
+    NodeState,
+    PeerAddresses,
+)
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId, RunId, short
+from protocols.reasons import Reason
+
+SELECT_EVERY_S: Final = 5.0
+
+log = structlog.get_logger()
+
+
+class Membership:
+    """Who takes part, and who works."""
+
+    def __init__(
+        self,
+        desk: LeaseDesk,
+        *,
+        run_id: RunId,
+        nodes: NodeTable,
+        ledger: Ledger,
+        progress: Progress,
+        selector: SelectorTable,
+        heartbeat_s: float,
+        bell: Bell,
+    ) -> None:
+        self._desk = desk
+        self._run_id = run_id
+        self._nodes = nodes
+        self._ledger = ledger
+        self._progress = progress
+        self._limits = Limits(
+            max_nodes=selector.max_nodes, max_usd_per_hour=selector.max_usd_per_hour
+        )
+        self._heartbeat_s = heartbeat_s
+        self._bell = bell
+
+    async def answer(self, peer: PeerId, data: bytes) -> bytes:
+        """Return the reply to one heartbeat.
+
+        Raises:
+            RemoteProtocolError: it is of another run, or its advert is not the sender's.
+        """
+        beat = decode(data, Heartbeat, max_bytes=MAX_REQUEST_BYTES)
+        if beat.run_id != self._run_id:
+            raise RemoteProtocolError(
+                f"heartbeat for run {beat.run_id!r}, this is {self._run_id!r}",
+                reason=Reason.WRONG_RUN,
+            )
+        advert = advert_protocol.read(beat.advert, run=self._run_id, peer=peer)
+        news = self._nodes.heartbeat(peer, beat, advert, trio.current_time())
+        node = self._nodes.get(peer)
+        assert node is not None  # noqa: S101 - entered a line above
+        for report in beat.reports:
+            self._nodes.report(peer, report)
+            log.warning(
+                "peer.reported",
+                peer=short(PeerId(report.peer_id)),
+                by=short(peer),
+                reason=report.reason.value,
+                count=report.count,
+            )
+        await self._act_on(news, node)
+        return encode(self._reply_to(node), max_bytes=MAX_REPLY_BYTES)
+
+    async def watch(self) -> None:
+        """Notice nodes that fell silent, and select again now and then."""
+        next_select_s = trio.current_time()
+        while True:
+            for node in self._nodes.lose_silent(trio.current_time()):
+                log.warning("node.lost", peer=short(node.peer), name=node.advert.name)
+                await self._desk.end_sessions(node.peer, except_session=None)
+                next_select_s = trio.current_time()
+            if trio.current_time() >= next_select_s:
+                self.select()
+                next_select_s = trio.current_time() + SELECT_EVERY_S
+            wake_s = min(next_select_s, self._nodes.next_silence_s() or next_select_s)
+            await trio.sleep(max(0.05, wake_s - trio.current_time()))
+
+    def select(self) -> None:
+        """Decide anew who is to work."""
+        now_s = trio.current_time()
+        choices = select(
+            self._nodes.offers(),
+            needed_rollouts_per_s=self._progress.needed_rollouts_per_s(now_s),
+            limits=self._limits,
+        )
+        for node in self._nodes.present:
+            choice = choices.get(node.peer)
+            if choice is None:
+                directive, why = Directive.STANDBY, "standby: it is draining"
+            else:
+                directive = Directive.ACTIVE if choice.is_active else Directive.STANDBY
+                why = choice.why
+            if self._progress.is_finished:
+                directive, why = Directive.FINISHED, "the run is finished"
+            if directive is not node.directive:
+                log.info("node.directed", peer=short(node.peer), directive=directive.value, why=why)
+            node.directive, node.why = directive, why
+        self._bell.ring()
+
+    async def dismiss(self, *, grace_s: float) -> None:
+        """Tell every node that the run is over; returns when all have left, or after a while."""
+        self.select()
+        with trio.move_on_after(grace_s):
+            while self._nodes.present:
+                await self._bell.next_ring.wait()
+
+    async def _act_on(self, news: News, node: Node) -> None:
+        name = node.advert.name
+        if news.is_new_node or news.is_new_session:
+            event = "node.joined" if news.is_new_node else "node.returned"
+            log.info(
+                event,
+                peer=short(node.peer),
+                name=name,
+                engine=node.advert.engine,
+                device=node.advert.device,
+                usd_per_hour=node.advert.usd_per_hour,
+            )
+        if news.state_before is not None:
+            log.info("node.state", peer=short(node.peer), name=name, state=node.state.value)
+        if news.applied_version is not None:
+            if news.broadcast_s is not None:
+                self._progress.broadcast_s.add(news.broadcast_s, trio.current_time())
+            log.info(
+                "version.applied",
+                version=news.applied_version,
+                peer=short(node.peer),
+                name=name,
+                broadcast_s=news.broadcast_s and round(news.broadcast_s, 3),
+            )
+        if news.is_new_session or news.has_left:
+            await self._desk.end_sessions(
+                node.peer, except_session=None if news.has_left else node.session_id
+            )
+        if news.is_new_node or news.is_new_session:
+            await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
+        if news != News():
+            self.select()
+
+    def _reply_to(self, node: Node) -> HeartbeatReply:
+        return HeartbeatReply(
+            directive=node.directive,
+            why=node.why[:200],
+            learner_step=self._progress.step,
+            newest_version=self._desk.dispatcher.newest_version or 0,
+            next_heartbeat_s=self._heartbeat_s,
+            neighbours=self._neighbours_of(node),
+        )
+
+    def _neighbours_of(self, node: Node) -> tuple[PeerAddresses, ...]:
+        """Return others to exchange chunks with: those first that hold the newest versions."""
+        others = [
+            other
+            for other in self._nodes.present
+            if other.peer != node.peer and other.advert.addresses
+        ]
+        others.sort(key=lambda other: (-_held(other), -other.payload_bytes_sent, other.peer))
+        return tuple(
+            PeerAddresses(other.peer, other.advert.addresses) for other in others[:MAX_NEIGHBOURS]
+        )
+
+
+def _held(node: Node) -> int:
+    if node.state in (NodeState.DRAINING, NodeState.LEFT) or node.held_version is None:
+        return -1
+    return node.held_version

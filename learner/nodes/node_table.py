@@ -1,0 +1,262 @@
+"""Who takes part, as the learner knows it, without I/O: heartbeats in, measurements out.
+
+A node is its peer id: when it comes back as a new process, it is the same node. What it
+says of itself is shown; what is decided by is measured.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from learner.ledger.resume import Contribution
+from learner.nodes.rates import WindowSum, WorkingRate
+from learner.nodes.selector import Offer
+from protocols.activation import Directive, Heartbeat, NodeState, PeerReport
+from protocols.advert import NodeAdvert
+from protocols.ids import PeerId, short
+from protocols.reasons import Reason
+from protocols.status import MAX_NODES, NodeStatus, ReasonCount
+
+WINDOW_S: Final = 300.0
+_HALF_LIFE_S: Final = 120.0
+_MAX_REPORTED: Final = 1000
+"""Of one report: nobody fills another's record at one stroke."""
+_SMOOTHING: Final = 0.3
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One node."""
+
+    peer: PeerId
+    session_id: str
+    advert: NodeAdvert
+    state: NodeState
+    joined_at_s: float
+    heard_at_s: float
+    accepted: WindowSum
+    work: WorkingRate = field(default_factory=lambda: WorkingRate(_HALF_LIFE_S))
+    is_lost: bool = False
+    directive: Directive = Directive.STANDBY
+    why: str = "standby: just joined"
+    applied_version: int | None = None
+    held_version: int | None = None
+    broadcast_s: float | None = None
+    rollout_s: float | None = None
+    """From lease to last submission, a moving average."""
+    num_accepted: int = 0
+    num_trained: int = 0
+    refusals: Counter[Reason] = field(default_factory=Counter)
+    last_refusal: str = ""
+    num_engine_restarts: int = 0
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a heartbeat changed."""
+
+    is_new_node: bool = False
+    is_new_session: bool = False
+    has_left: bool = False
+    state_before: NodeState | None = None
+    """Set if the state changed."""
+    applied_version: int | None = None
+    """Set if it is another than before."""
+    broadcast_s: float | None = None
+    """From publish to applied, if this is the first heartbeat that shows it."""
+
+
+class NodeTable:
+    """All nodes of the run, present and past.
+
+    Args:
+        silent_after_s: a node that was not heard of for this long is lost.
+        contributions: what nodes did while an earlier process of the learner ran.
+    """
+
+    def __init__(
+        self,
+        *,
+        silent_after_s: float,
+        contributions: Mapping[PeerId, Contribution] | None = None,
+    ) -> None:
+        self._contributions = dict(contributions or {})
+        self._silent_after_s = silent_after_s
+        self._nodes: dict[PeerId, Node] = {}
+        self._published_at_s: dict[int, float] = {}
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(tuple(self._nodes.values()))
+
+    def get(self, peer: PeerId) -> Node | None:
+        """Return what is known of ``peer``."""
+        return self._nodes.get(peer)
+
+    @property
+    def present(self) -> list[Node]:
+        """The nodes that were heard of lately and have not left."""
+        return [node for node in self._nodes.values() if not node.is_lost]
+
+    def is_session(self, peer: PeerId, session_id: str) -> bool:
+        """Whether ``peer`` is present, as this very process."""
+        node = self._nodes.get(peer)
+        return node is not None and not node.is_lost and node.session_id == session_id
+
+    def published(self, version: int, now_s: float) -> None:
+        """Note when a version was published, to measure its broadcast."""
+        self._published_at_s[version] = now_s
+        while len(self._published_at_s) > 1000:
+            del self._published_at_s[next(iter(self._published_at_s))]
+
+    def heartbeat(self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float) -> News:
+        """Take in what a node reports of itself."""
+        node = self._nodes.get(peer)
+        is_new_node = node is None
+        if node is None:
+            self._make_room()
+            node = self._nodes[peer] = Node(
+                peer=peer,
+                session_id=beat.session_id,
+                advert=advert,
+                state=beat.state,
+                joined_at_s=now_s,
+                heard_at_s=now_s,
+                accepted=WindowSum(WINDOW_S, started_s=now_s),
+            )
+            self._credit(node)
+        is_new_session = node.session_id != beat.session_id
+        is_back = node.is_lost and beat.state is not NodeState.LEFT
+        if is_new_session or is_back:
+            node.joined_at_s = now_s
+            node.applied_version = None
+        state_before = node.state if node.state is not beat.state else None
+        applied_before = node.applied_version
+        node.session_id, node.advert, node.state = beat.session_id, advert, beat.state
+        node.heard_at_s = now_s
+        node.applied_version, node.held_version = beat.applied_version, beat.held_version
+        node.num_engine_restarts = beat.num_engine_restarts
+        node.payload_bytes_sent = beat.payload_bytes_sent
+        node.payload_bytes_received = beat.payload_bytes_received
+        node.is_lost = beat.state is NodeState.LEFT
+        if node.is_lost:
+            node.work.set_working(False, now_s)
+        has_new_version = beat.applied_version not in (None, applied_before)
+        broadcast_s = self._broadcast_s(node, now_s) if has_new_version else None
+        return News(
+            is_new_node=is_new_node,
+            is_new_session=is_new_session,
+            has_left=node.is_lost,
+            state_before=state_before,
+            applied_version=beat.applied_version if has_new_version else None,
+            broadcast_s=broadcast_s,
+        )
+
+    def report(self, reporter: PeerId, report: PeerReport) -> None:
+        """Note what one node had to refuse from another."""
+        node = self._nodes.get(PeerId(report.peer_id))
+        if node is not None and node.peer != reporter:
+            node.refusals[report.reason] += min(report.count, _MAX_REPORTED)
+            node.last_refusal = f"{report.reason}, reported by {short(reporter)}"
+
+    def lose_silent(self, now_s: float) -> list[Node]:
+        """Mark those that were silent for too long as lost; returns them."""
+        lost = [n for n in self.present if now_s - n.heard_at_s > self._silent_after_s]
+        for node in lost:
+            node.is_lost = True
+            node.work.set_working(False, now_s)
+        return lost
+
+    def next_silence_s(self) -> float | None:
+        """Return when the next node will have been silent for too long."""
+        return min((n.heard_at_s + self._silent_after_s for n in self.present), default=None)
+
+    def accepted(self, peer: PeerId, count: int, now_s: float) -> None:
+        """Count accepted rollouts."""
+        if (node := self._nodes.get(peer)) is not None and count:
+            node.num_accepted += count
+            node.accepted.add(count, now_s)
+            node.work.add(count, now_s)
+
+    def refused(self, peer: PeerId, reason: Reason, detail: str, count: int = 1) -> None:
+        """Count refusals for one reason."""
+        if (node := self._nodes.get(peer)) is not None:
+            node.refusals[reason] += count
+            node.last_refusal = f"{reason}: {detail}"
+
+    def trained(self, peer: PeerId, count: int) -> None:
+        """Count rollouts that went into an update."""
+        if (node := self._nodes.get(peer)) is not None:
+            node.num_trained += count
+
+    def lease_took(self, peer: PeerId, took_s: float) -> None:
+        """Note how long a finished lease took."""
+        if (node := self._nodes.get(peer)) is not None:
+            before = took_s if node.rollout_s is None else node.rollout_s
+            node.rollout_s = before + _SMOOTHING * (took_s - before)
+
+    def working(self, peer: PeerId, *, has_lease: bool, now_s: float) -> None:
+        """Note whether a node has a lease in hand."""
+        if (node := self._nodes.get(peer)) is not None:
+            node.work.set_working(has_lease, now_s)
+
+    def offers(self) -> list[Offer]:
+        """Return the nodes that could work, for the selector."""
+        return [
+            Offer(
+                peer=node.peer,
+                usd_per_hour=node.advert.usd_per_hour,
+                rollouts_per_s=node.work.per_s(),
+                is_active=node.directive is Directive.ACTIVE,
+            )
+            for node in self.present
+            if node.state is not NodeState.DRAINING
+        ]
+
+    def status(self, node: Node, *, num_in_flight: int, now_s: float) -> NodeStatus:
+        """Return the line that ``swarm status`` shows of a node."""
+        return NodeStatus(
+            peer_id=node.peer,
+            name=node.advert.name,
+            engine=node.advert.engine,
+            device=node.advert.device,
+            state=node.state,
+            is_connected=not node.is_lost,
+            seconds_since_heartbeat=max(0.0, now_s - node.heard_at_s),
+            directive=node.directive,
+            why=node.why,
+            applied_version=node.applied_version,
+            broadcast_s=node.broadcast_s,
+            rollouts_per_s=node.accepted.per_s(now_s),
+            num_in_flight=num_in_flight,
+            num_accepted=node.num_accepted,
+            num_trained=node.num_trained,
+            refusals=tuple(ReasonCount(r, c) for r, c in node.refusals.most_common()),
+            last_refusal=node.last_refusal,
+            usd_per_hour=node.advert.usd_per_hour,
+            num_engine_restarts=node.num_engine_restarts,
+            payload_bytes_sent=node.payload_bytes_sent,
+            payload_bytes_received=node.payload_bytes_received,
+        )
+
+    def _broadcast_s(self, node: Node, now_s: float) -> float | None:
+        published_at_s = self._published_at_s.get(node.applied_version or 0)
+        # A node that came later measures its own start-up, not the broadcast.
+        if published_at_s is None or node.joined_at_s > published_at_s:
+            return None
+        node.broadcast_s = now_s - published_at_s
+        return node.broadcast_s
+
+    def _credit(self, node: Node) -> None:
+        """Give a node what it did while an earlier process of the learner ran."""
+        before = self._contributions.pop(node.peer, None)
+        if before is not None:
+            node.num_accepted, node.num_trained = before.num_accepted, before.num_trained
+            node.refusals.update(before.refusals)
+
+    def _make_room(self) -> None:
+        if len(self._nodes) >= MAX_NODES:
+            longest_silent = min(self._nodes.values(), key=lambda n: (not n.is_lost, n.heard_at_s))
+            del self._nodes[longest_silent.peer]

@@ -1,0 +1,121 @@
+"""One node per identity, measured and not believed."""
+
+from learner.nodes.node_table import News, NodeTable
+from protocols.activation import Heartbeat, NodeState, PeerReport
+from protocols.advert import NodeAdvert
+from protocols.ids import PeerId
+from protocols.reasons import Reason
+from tests.learner.samples import ALICE, BOB
+
+
+def advert(peer: PeerId = ALICE) -> NodeAdvert:
+    return NodeAdvert("run", peer, "node", 1, (), "name", "engine", "cpu", 1.0, "test")
+
+
+def beat(
+    *,
+    session: str = "session-1",
+    state: NodeState = NodeState.ACTIVE,
+    applied: int | None = None,
+) -> Heartbeat:
+    return Heartbeat("run", session, b"", state, applied, applied, 0, 0, 0, 0)
+
+
+def hear(table: NodeTable, now_s: float, peer: PeerId = ALICE, **fields: object) -> News:
+    return table.heartbeat(peer, beat(**fields), advert(peer), now_s)  # type: ignore[arg-type]
+
+
+def table() -> NodeTable:
+    return NodeTable(silent_after_s=10.0)
+
+
+def test_a_node_that_comes_back_as_another_process_is_the_same_node() -> None:
+    nodes = table()
+    first = hear(nodes, 0.0)
+    again = hear(nodes, 1.0)
+    other = hear(nodes, 2.0, session="session-2")
+
+    assert (first.is_new_node, again, other.is_new_session) == (True, News(), True)
+    assert len(list(nodes)) == 1
+    assert nodes.is_session(ALICE, "session-2")
+    assert not nodes.is_session(ALICE, "session-1")
+
+
+def test_silence_makes_a_node_lost_once_and_a_heartbeat_brings_it_back() -> None:
+    nodes = table()
+    hear(nodes, 0.0)
+
+    assert nodes.next_silence_s() == 10.0
+    assert nodes.lose_silent(10.0) == []
+    assert [node.peer for node in nodes.lose_silent(10.1)] == [ALICE]
+    assert nodes.lose_silent(11.0) == []
+    assert not nodes.is_session(ALICE, "session-1")
+    hear(nodes, 12.0)
+    assert nodes.is_session(ALICE, "session-1")
+
+
+def test_a_node_that_says_goodbye_is_gone_at_once() -> None:
+    nodes = table()
+    hear(nodes, 0.0, applied=1)
+    news = hear(nodes, 1.0, state=NodeState.LEFT, applied=1)
+    again = hear(nodes, 1.5, state=NodeState.LEFT, applied=1)
+
+    assert news.has_left
+    assert news.applied_version is None
+    assert again.applied_version is None
+    assert nodes.present == []
+
+
+def test_broadcast_is_from_publish_to_the_first_heartbeat_that_shows_the_version() -> None:
+    nodes = table()
+    hear(nodes, 0.0, applied=0)
+    nodes.published(1, 5.0)
+    shown = hear(nodes, 7.5, applied=1)
+    later = hear(nodes, 9.0, applied=1)
+
+    assert (shown.applied_version, shown.broadcast_s) == (1, 2.5)
+    assert (later.applied_version, later.broadcast_s) == (None, None)
+
+
+def test_a_node_that_joins_later_measures_no_broadcast() -> None:
+    nodes = table()
+    nodes.published(1, 5.0)
+
+    assert hear(nodes, 100.0, applied=1).broadcast_s is None
+
+
+def test_nobody_can_report_itself_or_a_stranger_and_no_report_counts_without_end() -> None:
+    nodes = table()
+    hear(nodes, 0.0, ALICE)
+    hear(nodes, 0.0, BOB)
+    nodes.report(ALICE, PeerReport(ALICE, Reason.BAD_CHUNK_HASH, 1))
+    nodes.report(ALICE, PeerReport(PeerId("stranger"), Reason.BAD_CHUNK_HASH, 1))
+    nodes.report(ALICE, PeerReport(BOB, Reason.BAD_CHUNK_HASH, 2**30))
+    alice, bob = nodes.get(ALICE), nodes.get(BOB)
+
+    assert alice is not None
+    assert bob is not None
+    assert alice.refusals == {}
+    assert bob.refusals == {Reason.BAD_CHUNK_HASH: 1000}
+
+
+def test_speed_is_measured_while_a_lease_is_in_hand() -> None:
+    nodes = table()
+    hear(nodes, 0.0)
+    unknown = nodes.offers()[0].rollouts_per_s
+    nodes.working(ALICE, has_lease=True, now_s=0.0)
+    nodes.accepted(ALICE, 20, 10.0)
+    nodes.working(ALICE, has_lease=False, now_s=10.0)
+    hear(nodes, 11.0)
+
+    rate = nodes.offers()[0].rollouts_per_s
+    assert unknown is None
+    assert rate is not None
+    assert 1.9 < rate < 2.1
+
+
+def test_a_draining_node_is_not_offered() -> None:
+    nodes = table()
+    hear(nodes, 0.0, state=NodeState.DRAINING)
+
+    assert nodes.offers() == []

@@ -1,0 +1,143 @@
+"""Rates, shares and phases over time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from learner.config import RolloutTable
+from learner.nodes.rates import Phase, Timeline, WindowSum, WorkingRate
+from learner.progress import Progress, RecentValues, p95
+
+
+def test_a_rate_is_over_the_window_or_what_has_passed_of_it() -> None:
+    window = WindowSum(10.0, started_s=100.0)
+    window.add(6, 102.0)
+
+    assert window.per_s(103.0) == pytest.approx(2.0)
+    assert window.per_s(112.0) == pytest.approx(0.6)
+    assert window.per_s(112.1) == 0
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 9)), max_size=30))
+def test_a_window_holds_exactly_what_was_added_in_it(events: list[tuple[float, int]]) -> None:
+    window = WindowSum(10.0, started_s=0.0)
+    now_s = 0.0
+    added = []
+    for wait_s, amount in events:
+        now_s += wait_s
+        window.add(amount, now_s)
+        added.append((now_s, amount))
+
+    expected = sum(amount for at_s, amount in added if at_s >= now_s - 10.0)
+    assert window.per_s(now_s) == pytest.approx(expected / max(1.0, min(10.0, now_s)))
+
+
+def test_waiting_for_work_does_not_make_a_node_slow() -> None:
+    rate = WorkingRate(half_life_s=1e9)
+    rate.set_working(True, 0.0)
+    rate.add(20, 10.0)
+    rate.set_working(False, 10.0)
+
+    rate.set_working(True, 10_000.0)
+    rate.add(20, 10_010.0)
+
+    assert rate.per_s() == pytest.approx(2.0)
+
+
+def test_a_node_that_becomes_slow_is_seen_to() -> None:
+    rate = WorkingRate(half_life_s=10.0)
+    rate.set_working(True, 0.0)
+    rate.add(100, 10.0)
+    rate.add(10, 110.0)
+
+    assert rate.per_s() == pytest.approx(0.1, rel=0.02)
+
+
+def test_the_speed_of_who_has_not_worked_is_not_known() -> None:
+    rate = WorkingRate(half_life_s=10.0)
+
+    assert rate.per_s() is None
+
+
+def test_a_timeline_tells_phases_apart() -> None:
+    timeline = Timeline(0.0)
+    timeline.enter(Phase.WAITING, 10.0)
+    timeline.enter(Phase.TRAINING, 13.0)
+    took_s = timeline.enter(Phase.WAITING, 20.0)
+
+    assert took_s == 7.0
+    assert timeline.phase is Phase.WAITING
+    assert timeline.totals_s(21.0) == {Phase.STARTING: 10, Phase.WAITING: 4, Phase.TRAINING: 7}
+    assert timeline.shares(21.0, 1000.0) == pytest.approx(
+        {Phase.WAITING: 4 / 11, Phase.TRAINING: 7 / 11}
+    )
+    assert timeline.shares(21.0, 2.0) == pytest.approx({Phase.WAITING: 0.5, Phase.TRAINING: 0.5})
+
+
+@given(st.lists(st.tuples(st.sampled_from(Phase), st.floats(0, 50)), max_size=20))
+def test_shares_add_up_to_one(changes: list[tuple[Phase, float]]) -> None:
+    timeline, now_s = Timeline(0.0), 0.0
+    for phase, wait_s in changes:
+        now_s += wait_s
+        timeline.enter(phase, now_s)
+
+    shares = timeline.shares(now_s, 60.0)
+
+    assert not shares or sum(shares.values()) == pytest.approx(1.0)
+    assert sum(timeline.totals_s(now_s).values()) == pytest.approx(now_s)
+
+
+def test_the_last_value_is_remembered_however_old() -> None:
+    values = RecentValues(10.0)
+    values.add(1.0, 0.0)
+    values.add(2.0, 5.0)
+
+    assert values.get(12.0) == [2.0]
+    assert values.get(1000.0) == [2.0]
+    assert RecentValues(10.0).get(0.0) == []
+
+
+def test_the_95th_percentile_of_few_values_is_the_largest() -> None:
+    assert p95([]) is None
+    assert p95([3.0, 1.0, 2.0]) == 3.0
+    assert p95([float(i) for i in range(100)]) == 95.0
+
+
+def progress(*, max_staleness: int = 2) -> Progress:
+    table = RolloutTable(
+        prompts_per_step=2, group_size=5, max_staleness=max_staleness, headroom=0.5
+    )
+    return Progress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
+
+
+def test_the_need_is_known_once_an_update_was_timed() -> None:
+    made = progress()
+    before = made.needed_rollouts_per_s(0.0)
+    made.train_s.add(2.0, 0.0)
+
+    assert before is None
+    assert made.needed_rollouts_per_s(0.0) == pytest.approx(10 / 2 * 1.5)
+
+
+def test_where_no_supply_is_enough_there_is_no_need_to_state() -> None:
+    made = progress(max_staleness=0)
+    made.train_s.add(2.0, 0.0)
+
+    assert made.needed_rollouts_per_s(0.0) is None
+    assert "max_staleness" in made.advice(0.0, num_nodes=1)
+
+
+def test_advice_names_what_is_missing() -> None:
+    made = progress()
+    nobody = made.advice(0.0, num_nodes=0)
+    early = made.advice(0.0, num_nodes=1)
+    made.train_s.add(2.0, 0.0)
+    made.timeline.enter(Phase.WAITING, 0.0)
+    starved = made.advice(10.0, num_nodes=1)
+    made.timeline.enter(Phase.TRAINING, 10.0)
+    fed = made.advice(400.0, num_nodes=1)
+
+    assert "ticket" in nobody
+    assert early == "measuring"
+    assert starved.startswith("add nodes")
+    assert fed == "the learner is busy"
