@@ -19,7 +19,7 @@ from learner.config.text import (
 )
 from learner.tasks.registry import BUILT_IN, find_kind
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 TABLES: dict[str, type[msgspec.Struct]] = {
     name: type(getattr(LearnerConfig(), name))
