@@ -125,7 +125,8 @@ class LocalSwarm:
         if self._learner is not None and self._learner.exit_status:
             raise SwarmError(self._learner.obituary())
         is_waited_for = self._learner is not None and self._learner.is_running
-        if is_waited_for and self.nodes and not any(n.is_running for n in self.nodes):
+        are_gone = bool(self.nodes) and not any(n.is_running for n in self.nodes)
+        if is_waited_for and are_gone and needs_nodes(self.status()):
             raise SwarmError(f"all nodes have ended; {self.nodes[-1].obituary()}")
 
     async def wait_finished(self, *, timeout_s: float) -> None:
@@ -248,6 +249,14 @@ class LocalSwarm:
         if not path.exists():
             return []
         return [r for r in read_jsonl(path) if event is None or r.get("event") == event]
+
+
+def needs_nodes(status: StatusReply | None) -> bool:
+    """Whether a run can't end well without nodes.
+
+    After the last step it can: they leave at once, while the last checkpoint is still saved.
+    """
+    return status is None or status.learner_step < status.num_steps
 
 
 @asynccontextmanager

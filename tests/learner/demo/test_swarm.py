@@ -1,12 +1,14 @@
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from echo2swarm.errors import SwarmError
 from echo2swarm.jsonlines import JsonLines
-from learner.demo.swarm import open_swarm
+from learner.demo.swarm import needs_nodes, open_swarm
 from tests.echo2swarm.sample_run import NUM_STEPS, write_run
+from tests.echo2swarm.sample_status import STATUS
 
 
 async def test_an_event_is_awaited_by_its_name_and_fields(
@@ -72,3 +74,9 @@ async def test_all_processes_end_with_the_context(tmp_path: Path) -> None:
 
     assert process.exit_status == 130
     assert swarm.pids() == []
+
+
+def test_nodes_may_leave_once_the_last_step_is_done_and_not_before() -> None:
+    assert needs_nodes(None)
+    assert needs_nodes(msgspec.structs.replace(STATUS, learner_step=31, num_steps=32))
+    assert not needs_nodes(msgspec.structs.replace(STATUS, learner_step=32, num_steps=32))
