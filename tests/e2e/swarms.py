@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import split_address
-from echo2swarm.network.base import Network, PeerInfo, call
+from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream, call
 from echo2swarm.network.libp2p import open_network
 from learner.config import (
     CheckpointTable,
@@ -25,11 +25,12 @@ from learner.config import (
     SwarmTable,
     TrainerTable,
 )
-from protocols import activation, advert, codec, leases, rollouts
+from protocols import activation, advert, chunks, codec, leases, manifest, rollouts
 from protocols import ticket as ticket_protocol
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.leases import Lease, LeaseReply, LeaseRequest
+from protocols.manifest import PolicyManifest
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 from protocols.ticket import Ticket
 from tests.tiny_model import TINY_MODEL_DIR
@@ -107,7 +108,7 @@ class Impostor:
             peer_id=self.network.peer,
             role="node",
             seq=1,
-            addresses=(),
+            addresses=self.network.addresses(),
             name="impostor",
             engine="none",
             device="none",
@@ -171,6 +172,43 @@ class Impostor:
             ),
             SubmissionReply,
             rollouts.MAX_REPLY_BYTES,
+        )
+
+    async def manifest(self) -> PolicyManifest:
+        """Ask the learner for the newest manifest."""
+        data = await call(
+            self.network,
+            self.ticket.learner_peer,
+            manifest.PROTOCOL_ID,
+            b"",
+            max_reply_bytes=manifest.MAX_BYTES,
+            timeout_s=30,
+        )
+        return manifest.read(data, self.ticket.learner_public_key, run=self.ticket.run)
+
+    async def forge(self, like: PolicyManifest) -> None:
+        """Gossip a manifest of a version that does not exist, signed with our own key."""
+        forged = msgspec.structs.replace(like, version=like.version + 1000)
+        await self.network.publish(
+            manifest.topic_of(self.ticket.run), manifest.write(forged, self._key)
+        )
+
+    def serve_spoiled_chunks(self, size_bytes: int) -> None:
+        """Say that we hold every payload, and answer each request with zeros."""
+
+        async def serve(stream: Stream) -> None:
+            await stream.receive()
+            await stream.send(msgspec.msgpack.encode(chunks.Holding(b"\x01", has_hashes=False)))
+            while True:
+                request: chunks.Request = codec.decode(
+                    await stream.receive(), chunks.Request, max_bytes=chunks.MAX_REQUEST_BYTES
+                )
+                assert isinstance(request, chunks.WantChunk)
+                answer = chunks.Chunk(request.index, bytes(size_bytes))
+                await stream.send(msgspec.msgpack.encode(answer))
+
+        self.network.serve(
+            chunks.PROTOCOL_ID, serve, ServeLimits(max_frame_bytes=chunks.MAX_REQUEST_BYTES)
         )
 
     async def _call(

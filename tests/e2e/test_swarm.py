@@ -270,3 +270,42 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
     assert first_exit == 130
     assert [n.name for n in resumed.nodes if n.is_connected] == ["ada"]
     assert max(staleness_in_ledger(swarm)) <= 2
+
+
+async def test_spoiled_chunks_and_forged_manifests_are_refused_and_told_of(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        line = await swarm.start_learner(tiny_config(num_steps=400))
+        async with open_impostor(read_ticket(line)) as impostor, trio.open_nursery() as nursery:
+            genuine = await impostor.manifest()
+            impostor.serve_spoiled_chunks(genuine.weights.size_bytes)
+
+            async def pretend() -> None:
+                while True:
+                    await impostor.heartbeat(state=NodeState.STANDBY, applied_version=0)
+                    await impostor.forge(genuine)
+                    await trio.sleep(0.5)
+
+            nursery.start_soon(pretend)
+            honest = await swarm.start_node("honest", line)
+            seen = await swarm.wait_status(
+                lambda s: (
+                    reasons_of("impostor", s) >= {Reason.BAD_CHUNK_HASH, Reason.BAD_SIGNATURE}
+                ),
+                timeout_s=JOIN_S,
+                what="both faults in the status",
+            )
+            later = await swarm.wait_status(
+                lambda s: s.learner_step >= seen.learner_step + 3,
+                timeout_s=JOIN_S,
+                what="training to go on",
+            )
+            nursery.cancel_scope.cancel()
+        log = honest.log_path.read_text()
+
+    assert reasons_of("honest", later) == set()
+    assert "bad_chunk_hash" in log
+    assert "bad_signature" in log
+
+
+def reasons_of(name: str, status: StatusReply) -> set[Reason]:
+    return {r.reason for n in status.nodes if n.name == name for r in n.refusals}
