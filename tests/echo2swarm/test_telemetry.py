@@ -72,7 +72,7 @@ def test_debug_events_show_only_when_verbose(stream: io.StringIO) -> None:
 
 def test_libraries_are_heard_from_warning_on_and_without_tracebacks(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
-    library = logging.getLogger("libp2p.transport")
+    library = logging.getLogger("somelib.transport")
 
     library.info("chatter")
     try:
@@ -82,7 +82,7 @@ def test_libraries_are_heard_from_warning_on_and_without_tracebacks(stream: io.S
 
     (line,) = stream.getvalue().splitlines()
     assert "stream 7 failed" in line
-    assert "libp2p.transport" in line
+    assert "somelib.transport" in line
     assert "ValueError: broken pipe of peer" in line
 
 
@@ -91,7 +91,7 @@ def test_tracebacks_of_libraries_show_when_verbose(stream: io.StringIO) -> None:
     try:
         raise ValueError("x")
     except ValueError:
-        logging.getLogger("libp2p").exception("failed")
+        logging.getLogger("somelib").exception("failed")
 
     assert "Traceback" in stream.getvalue()
 
@@ -100,7 +100,7 @@ def test_json_lines_carry_the_same_fields(stream: io.StringIO) -> None:
     configure_logging(stream=stream, as_json=True)
 
     log.info("step.done", step=3, loss=float("nan"), path=Path("x"))
-    logging.getLogger("libp2p").warning("slow")
+    logging.getLogger("somelib").warning("slow")
 
     ours, theirs = (json.loads(line) for line in stream.getvalue().splitlines())
     assert ours.pop("unix_s") > 1e9
