@@ -106,7 +106,7 @@ def test_json_lines_carry_the_same_fields(stream: io.StringIO) -> None:
     assert ours.pop("unix_s") > 1e9
     assert ours == {"level": "info", "event": "step.done", "step": 3, "loss": None, "path": "x"}
     assert theirs["event"] == "slow"
-    assert theirs["logger"] == "libp2p"
+    assert theirs["logger"] == "somelib"
 
 
 def test_events_go_to_a_file_as_well_for_the_length_of_the_context(
