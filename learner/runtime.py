@@ -22,6 +22,7 @@ from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
 from echo2swarm.weights.traffic import Traffic
+from learner.answering import Answering
 from learner.config import LearnerConfig
 from learner.dispatch.dispatcher import Dispatcher
 from learner.dispatch.groups import DropReason
@@ -87,6 +88,7 @@ class Learner:
         now_s = trio.current_time()
         self._parts = parts
         self._bell = Bell()
+        self._answering = Answering()
         self.dispatcher = Dispatcher(
             _dispatch_rules(config, parts.sampling),
             num_leases=parts.left_over.num_leases,
@@ -160,7 +162,7 @@ class Learner:
             on_started: called when the first version is out and nodes are answered.
         """
         try:
-            async with trio.open_nursery() as nursery:
+            async with self._answering.open(), trio.open_nursery() as nursery:
                 is_done = await self._run_in(nursery, on_started)
                 nursery.cancel_scope.cancel()
         except Exception as exc:
@@ -250,7 +252,7 @@ class Learner:
             serve_calls(
                 parts.network,
                 protocol,
-                fn,
+                self._answering.guard(fn),
                 max_request_bytes=limits[0],
                 max_reply_bytes=limits[1],
                 timeout_s=timeout_s,

@@ -11,6 +11,7 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -55,7 +56,8 @@ def serve(calls: type[R], handle: Callable[[R, OnProgress], msgspec.Struct]) -> 
         try:
             result = handle(decoder.decode(call.body), on_progress)
         except Exception as exc:
-            traceback.print_exc()
+            with suppress(OSError):  # the log may lie on the full disk that this is about
+                traceback.print_exc()
             failure = Failure(type(exc).__name__, str(exc)[:4000])
             _send(connection, call.call_id, Kind.ERROR, failure)
         else:

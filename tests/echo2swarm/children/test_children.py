@@ -43,6 +43,12 @@ async def test_a_failed_call_says_why_and_the_child_lives_on(tmp_path: Path) -> 
         assert await child.call(Add(1, 1), Sum, timeout_s=30) == Sum(2)
 
 
+async def test_a_failure_is_told_though_its_log_can_not_be_written() -> None:
+    async with open_child(MODULE, name="adder", log_path=Path("/dev/full")) as child:
+        with pytest.raises(ChildError, match="adder: ValueError: no such sum"):
+            await child.call(Fail("no such sum"), Sum, timeout_s=30)
+
+
 async def test_the_death_of_the_child_fails_all_pending_calls(tmp_path: Path) -> None:
     failed: list[str] = []
 
