@@ -60,6 +60,8 @@ class RunDir:
 
     TICKET: Final = "ticket.txt"
     CONFIG: Final = "config.toml"
+    RUN: Final = "run.json"
+    LEDGER: Final = "ledger.sqlite"
 
     def __init__(self, folder: Path, run_id: RunId) -> None:
         self.folder = folder
@@ -67,7 +69,7 @@ class RunDir:
         self.identity = folder / "identity"
         self.ticket = folder / self.TICKET
         self.config = folder / self.CONFIG
-        self.ledger = folder / "ledger.sqlite"
+        self.ledger = folder / self.LEDGER
         self.metrics = folder / "metrics.jsonl"
         self.events = folder / "events.jsonl"
         self.status = folder / "status.json"
@@ -141,19 +143,17 @@ def open_run_dir(folder: Path, *, name: str, resume: bool) -> RunDir:
         UsageError: it exists and is not to be resumed, or is to be and does not.
         StoreError: it is no run directory, or can't be written.
     """
-    run_file = folder / "run.json"
+    run_file = folder / RunDir.RUN
     if resume:
         if not run_file.is_file():
-            raise UsageError(
-                f"{folder}: there is no run to resume; leave out --resume to begin one"
-            )
+            raise no_run_in(folder)
         try:
             run_id = msgspec.json.decode(run_file.read_bytes(), type=_RunFile).run_id
         except msgspec.MsgspecError as exc:
             raise StoreError(f"{run_file} is damaged: {exc}") from exc
         run_dir = RunDir(folder, RunId(run_id))
     else:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if not _is_free(folder):
             raise UsageError(
                 f"{folder} exists already; go on with that run by --resume, or choose another "
                 "directory by --run-dir or --name"
@@ -166,15 +166,40 @@ def open_run_dir(folder: Path, *, name: str, resume: bool) -> RunDir:
     return run_dir
 
 
+def no_run_in(folder: Path) -> UsageError:
+    """Return the error that says that ``folder`` holds nothing to resume."""
+    return UsageError(f"{folder}: there is no run to resume; leave out --resume to begin one")
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether a run may begin in ``folder``.
+
+    It may where one failed before it had a ledger, as for a port in use: what that left
+    is no run, and whoever mends the cause and starts again should not trip over it.
+    """
+    if not folder.exists():
+        return True
+    if not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or (RunDir.RUN in names and RunDir.LEDGER not in names)
+
+
 def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> None:
     """Write a file so that readers see all of it or the one before."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        if is_durable:
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            if is_durable:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as exc:
+        temporary.unlink(missing_ok=True)
+        # A write that fails, unlike an open, does not say of which file.
+        exc.filename = exc.filename or str(path)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

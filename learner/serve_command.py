@@ -15,7 +15,7 @@ from echo2swarm.telemetry import configure_logging
 from learner.app import Serving, serve
 from learner.config import LearnerConfig
 from learner.config import file as config_file
-from learner.run_dir import RunDir, open_run_dir, write_atomically
+from learner.run_dir import RunDir, no_run_in, open_run_dir, write_atomically
 
 RUNS: Final = Path("runs")
 
@@ -71,7 +71,10 @@ def load_config(options: ServeOptions) -> LearnerConfig:
     path = options.config_path
     if path is None and options.resume:
         # What the run was started with, unless told otherwise.
-        path = _folder(options, None) / RunDir.CONFIG
+        folder = _folder(options, None)
+        path = folder / RunDir.CONFIG
+        if not path.exists():
+            raise no_run_in(folder)
     return config_file.load(path, overrides)
 
 

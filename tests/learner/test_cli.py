@@ -76,7 +76,7 @@ def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
         (("serve", "--set", "rollouts.publish_every=9"), 2, "publish_every"),
         (("serve", "--run-dir", "taken"), 2, "taken exists already"),
         (("serve", "--resume"), 2, "which run is to be resumed"),
-        (("serve", "--resume", "--run-dir", "nowhere"), 2, "nowhere"),
+        (("serve", "--resume", "--run-dir", "nowhere"), 2, "nowhere: there is no run to resume"),
         (("ticket", "taken"), 2, "has a learner been started there"),
         (("serve", "--set", "model.path=nowhere", "--run-dir", "new"), 2, "nowhere"),
     ],
@@ -84,7 +84,7 @@ def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
 def test_wrong_use_is_one_line_and_exit_status_2(
     tmp_path: Path, arguments: tuple[str, ...], status: int, said: str
 ) -> None:
-    open_run_dir(tmp_path / "taken", name="test", resume=False)
+    open_run_dir(tmp_path / "taken", name="test", resume=False).ledger.touch()
 
     result = run(*arguments, cwd=tmp_path)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from echo2swarm.errors import StoreError, UsageError
-from learner.run_dir import RunDir, open_run_dir
+from learner.run_dir import RunDir, open_run_dir, write_atomically
+from tests.echo2swarm.full_disk import full_disk
 
 
 def new(folder: Path) -> RunDir:
@@ -26,10 +27,27 @@ def test_a_run_keeps_its_id_when_resumed(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_holds_something_is_not_a_new_run(tmp_path: Path) -> None:
-    new(tmp_path / "run")
+    new(tmp_path / "run").ledger.touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
 
-    with pytest.raises(UsageError, match="exists already; go on with that run by --resume"):
-        new(tmp_path / "run")
+    for name in ("run", "other"):
+        with pytest.raises(UsageError, match="exists already; go on with that run by --resume"):
+            new(tmp_path / name)
+
+
+def test_a_run_may_begin_where_one_failed_before_it_had_a_ledger(tmp_path: Path) -> None:
+    failed = new(tmp_path / "run")
+
+    assert new(tmp_path / "run").run_id != failed.run_id
+
+
+def test_a_file_that_can_not_be_written_is_named_and_no_draft_is_left(tmp_path: Path) -> None:
+    with full_disk(after_bytes=10), pytest.raises(OSError, match="too large") as caught:
+        write_atomically(tmp_path / "status.json", b"x" * 100)
+
+    assert caught.value.filename == str(tmp_path / "status.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_directory_may_become_a_run(tmp_path: Path) -> None:
