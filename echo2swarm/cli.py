@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from echo2swarm.cli_errors import FAILURE, run_cli
+from echo2swarm.cli_types import FiniteRange
 
 _FOLDER = click.Path(path_type=Path)
 
@@ -31,7 +32,7 @@ def swarm() -> None:
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.2, max=3600),
+    type=FiniteRange(min=0.2, max=3600),
     default=2.0,
     show_default=True,
     help="Seconds from one look to the next, with --watch.",
@@ -39,7 +40,7 @@ def swarm() -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1, max=600),
+    type=FiniteRange(min=1, max=600),
     default=20.0,
     show_default=True,
     help="Seconds the learner may take to be found and to answer.",

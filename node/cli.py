@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from echo2swarm.cli_errors import Rim, run_cli
+from echo2swarm.cli_types import FiniteRange
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,7 +70,7 @@ def node() -> None:
 @click.option(
     "--price",
     "usd_per_hour",
-    type=click.FloatRange(min=0, max=10_000),
+    type=FiniteRange(min=0, max=10_000),
     default=0.0,
     show_default=True,
     help="What an hour of this machine costs, in US dollars.",

@@ -1,6 +1,7 @@
 """What can be set of each engine: read by both ends of the child, so free of heavy imports."""
 
 import os
+import re
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -13,6 +14,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -33,6 +36,11 @@ class TransformersOptions(Options, frozen=True):
     """CPU threads; 0 takes half of the cores, for a learner or other nodes may need the rest."""
     batch_tokens: AtLeastOne = 65_536
     """Most tokens, prompts included, that one batch may come to hold in its cache."""
+
+    def __post_init__(self) -> None:
+        """Refuse a device that there can't be, rather than let the engine die of it."""
+        if not _DEVICE.fullmatch(self.device):
+            raise ValueError(f'device is "auto", "cpu", "cuda" or "cuda:N", not {self.device!r}')
 
 
 class SleepOptions(Options, frozen=True):

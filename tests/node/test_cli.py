@@ -77,6 +77,8 @@ def test_a_bad_ticket_is_a_usage_error(ticket: str, says: str) -> None:
         (["--engine", "sleep", "--threads", "2"], "no engine option 'threads'"),
         (["--engine", "none"], "is not one of"),
         (["--price", "-1"], "--price"),
+        (["--price", "nan"], "--price"),
+        (["--device", "gpu"], "not 'gpu'"),
     ],
 )
 def test_a_bad_option_is_a_usage_error_that_names_it(arguments: list[str], says: str) -> None:
