@@ -55,7 +55,7 @@ def hold_identity(path: Path) -> Iterator[Identity]:
         except BlockingIOError:
             raise StoreError(
                 f"identity {path} is in use by another process on this machine; "
-                "stop it, or name another folder with --state-dir"
+                "stop it, or give this one a folder of its own (a node: --state-dir)"
             ) from None
         yield _read(file, path)
 

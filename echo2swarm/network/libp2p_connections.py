@@ -8,6 +8,7 @@ import structlog
 import trio
 from libp2p.abc import IHost, INetConn
 from libp2p.peer.id import ID
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError
@@ -158,6 +159,8 @@ def _explain(exc: BaseException) -> str:
             root = inner
         else:
             break
+    if isinstance(root, PeerIDMismatchesPubkey):
+        return "another peer answers there (is the ticket of an earlier run?)"
     if isinstance(root, OSError):
         return root.strerror or str(root)
     return str(root).partition("\n")[0][:160] or type(root).__name__

@@ -90,7 +90,7 @@ class MemoryNetwork:
             await trio.sleep(limit_s)
             return "timed out"
         if other.peer != peer:
-            return f"is peer {other.peer}"
+            return "another peer answers there"
         self._hub.link(self._peer, peer)
         self._learn(peer, (where,))
         other._learn(self._peer, (self.where,))
