@@ -22,7 +22,7 @@ class Answering:
 
     def __init__(self) -> None:
         self._scopes: set[trio.CancelScope] = set()
-        self._is_over = False
+        self._over = trio.Event()
         self._all_ended = trio.Event()
 
     @asynccontextmanager
@@ -31,7 +31,7 @@ class Answering:
         try:
             yield
         finally:
-            self._is_over = True
+            self._over.set()
             for scope in self._scopes:
                 scope.cancel()
             if self._scopes:
@@ -42,7 +42,7 @@ class Answering:
         """Return ``answer`` for the length of the context; after that, callers get none."""
 
         async def guarded(peer: PeerId, data: bytes) -> bytes:
-            if self._is_over:
+            if self._over.is_set():
                 raise NetworkError(_OVER)
             with trio.CancelScope() as scope:
                 self._scopes.add(scope)
@@ -50,7 +50,7 @@ class Answering:
                     return await answer(peer, data)
                 finally:
                     self._scopes.discard(scope)
-                    if self._is_over and not self._scopes:
+                    if self._over.is_set() and not self._scopes:
                         self._all_ended.set()
             raise NetworkError(_OVER)
 
