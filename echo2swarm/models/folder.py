@@ -1,6 +1,8 @@
 """What a model folder must hold; checked without loading anything heavy."""
 
 import json
+import os
+import struct
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,6 +11,9 @@ from echo2swarm.errors import ConfigError
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
 _MAX_CONFIG_BYTES: Final = 1 << 20
+_HEADER_LENGTH: Final = struct.Struct("<Q")
+_MAX_HEADER_BYTES: Final = 100_000_000
+"""As the format has it."""
 
 
 def check_model_folder(folder: Path) -> Path:
@@ -30,6 +35,8 @@ def check_model_folder(folder: Path) -> Path:
             f"model folder {folder} has no .safetensors file; "
             "convert its weights (pickled ones are not read)"
         )
+    for path in weight_files(folder):
+        _check_whole(path)
     if not (folder / TOKENIZER).is_file():
         raise ConfigError(
             f"model folder {folder} has no {TOKENIZER}; save its fast tokenizer there"
@@ -62,6 +69,33 @@ def read_config(folder: Path) -> dict[str, Any]:
 def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of ``folder``, in the order of their names."""
     return sorted(folder.glob("*.safetensors"))
+
+
+def _check_whole(path: Path) -> None:
+    """Check that a safetensors file is as long as its header says.
+
+    The usual fault is a copy or a download that was cut short, and whoever loads it
+    later could only say that deserializing failed.
+    """
+    try:
+        with path.open("rb") as file:
+            num_bytes = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            (header_bytes,) = _HEADER_LENGTH.unpack(file.read(_HEADER_LENGTH.size))
+            if header_bytes > _MAX_HEADER_BYTES:
+                raise ValueError("no header")
+            header = json.loads(file.read(header_bytes))
+        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+        expected_bytes = _HEADER_LENGTH.size + header_bytes + max(ends, default=0)
+    except OSError as exc:
+        raise ConfigError(f"{path} can't be read: {exc.strerror}") from None
+    except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError):
+        raise ConfigError(f"{path} is no safetensors file; convert or fetch it again") from None
+    if num_bytes != expected_bytes:
+        raise ConfigError(
+            f"{path} has {num_bytes} bytes, and should have {expected_bytes}; "
+            "copy or fetch it again"
+        )
 
 
 def asset_files(folder: Path) -> list[Path]:

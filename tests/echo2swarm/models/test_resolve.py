@@ -1,6 +1,8 @@
 """From ``model.path`` to a folder, and what is said where that fails."""
 
+import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +54,32 @@ def test_a_folder_that_lacks_something_is_refused_with_what_it_lacks(
     (model / name).unlink()
 
     with pytest.raises(ConfigError, match=rf"^model folder {model} {message}; [^\n]+$"):
+        resolve_model(str(model), silent)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "message"),
+    [
+        (0, "is no safetensors file"),
+        (100, "is no safetensors file"),
+        (20_000, r"has 20000 bytes, and should have \d+"),
+    ],
+)
+def test_weights_that_were_cut_short_are_refused(model: Path, num_bytes: int, message: str) -> None:
+    path = model / "model.safetensors"
+    os.truncate(path, num_bytes)
+
+    with pytest.raises(ConfigError, match=rf"^{path} {message}; [^\n]+$"):
+        resolve_model(str(model), silent)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 64, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 9) + b'{"w": 17}']
+)
+def test_weights_that_are_none_are_refused(model: Path, data: bytes) -> None:
+    (model / "model.safetensors").write_bytes(data)
+
+    with pytest.raises(ConfigError, match=r"model\.safetensors is no safetensors file"):
         resolve_model(str(model), silent)
 
 
