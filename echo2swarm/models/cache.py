@@ -28,6 +28,11 @@ def cache_dir() -> Path:
     return Path(override) if override else Path(platformdirs.user_cache_dir("echo2swarm"))
 
 
+def torch_env() -> dict[str, str]:
+    """Return what a process that loads torch needs so as to leave nothing in ``/tmp``."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir() / "torch")}
+
+
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """Return ``folder``, made by ``make`` if it is not there or is damaged.
 

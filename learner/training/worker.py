@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from echo2swarm.children.worker import serve
+from echo2swarm.models.cache import torch_env
 from learner.config import TrainerTable
 from learner.training.messages import (
     SaveCheckpoint,
@@ -110,6 +111,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= torch_env()
     serve(TrainerCall, TrainerWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
 
 

@@ -15,6 +15,7 @@ import trio
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError, SwarmError, UsageError
+from echo2swarm.models.cache import torch_env
 from node.engine.base import (
     EngineBrokenError,
     EngineDied,
@@ -99,6 +100,7 @@ def _torch_env(threads: int) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        **torch_env(),
     }
 
 

@@ -28,9 +28,14 @@ MODULE = "learner.training.worker"
 LIMIT_S = 120.0
 
 
-async def test_a_trainer_process_trains_publishes_saves_and_resumes(tmp_path: Path) -> None:
+async def test_a_trainer_process_trains_publishes_saves_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[Progress] = []
     saved = str(tmp_path / "saved")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
 
     async with open_child(MODULE, name="trainer") as child:
         started = await child.call(start(threads=1), Started, timeout_s=LIMIT_S)
@@ -60,6 +65,7 @@ async def test_a_trainer_process_trains_publishes_saves_and_resumes(tmp_path: Pa
         )
     one, two = (tmp_path / name / "model.safetensors" for name in ("v1", "again"))
     assert one.read_bytes() == two.read_bytes()
+    assert list(scratch.iterdir()) == []
 
 
 async def test_a_refused_call_leaves_a_trainer_that_works(tmp_path: Path) -> None:
