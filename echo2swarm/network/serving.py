@@ -7,6 +7,7 @@ import trio
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.base import Handler, ServeLimits, Stream, Validator
+from echo2swarm.network.throttle import Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate
 from protocols.ids import PeerId, short
@@ -34,6 +35,7 @@ class Service:
         self._protocol = protocol
         self._handler = handler
         self._num_streams: Counter[PeerId] = Counter()
+        self._throttle = Throttle()
 
     async def run(self, stream: Stream) -> bool:
         """Serve one incoming stream; returns whether to close it (True) or to reset it."""
@@ -76,7 +78,12 @@ class Service:
             # Peers come and go: that is no news, and no fault of theirs.
             _log.debug("stream.broken", protocol=self._protocol, peer=short(peer), error=str(exc))
 
-    def _warn(self, event: str, peer: PeerId, error: str, **fields: str) -> None:
+    def _warn(self, event: str, peer: PeerId, error: str, **fields: str | int) -> None:
+        num_held_back = self._throttle.admit(trio.current_time())
+        if num_held_back is None:
+            return
+        if num_held_back:
+            fields["num_not_shown"] = num_held_back
         _log.warning(event, protocol=self._protocol, peer=short(peer), error=error, **fields)
 
 
