@@ -24,7 +24,7 @@ PROTOCOL_ID: Final = "/echo2/manifest/1.0.0"
 MAX_BYTES: Final = 256 * 1024
 SIGNING_CONTEXT: Final = b"echo2/manifest/1\0"
 
-MIN_CHUNK_BYTES: Final = 256 * 1024
+MIN_CHUNK_BYTES: Final = 64 * 1024
 MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024
 MAX_CHUNKS: Final = 262_144
 MAX_FILES: Final = 1024
