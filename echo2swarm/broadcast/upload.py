@@ -1,0 +1,117 @@
+"""One cap for all that a process uploads of weights; control messages are never counted.
+
+A cap is a promise to whoever pays for the line, so it is kept over any stretch of time: at
+most ``rate * seconds + burst`` bytes. Senders take their turn in the order in which they
+asked. One message larger than a second's worth goes out whole, and is paid for after.
+"""
+
+from math import inf
+from typing import Final
+
+import trio
+
+from protocols.errors import LocalProtocolError
+
+BURST_S: Final = 0.25
+"""An idle line saves up this many seconds' worth."""
+MIN_BURST_BYTES: Final = 64 * 1024
+_LOOK_S: Final = 0.5
+"""So soon a sender that waits sees that the cap was changed."""
+
+
+class TokenBucket:
+    """The arithmetic of a cap, without a clock.
+
+    Bytes are numbered in the order in which they are asked for. What may be sent grows with
+    time; a sender may go when the last byte *before* its own may be.
+    """
+
+    def __init__(self, bytes_per_s: float | None = None) -> None:
+        self._bytes_per_s = _checked(bytes_per_s)
+        self._asked_bytes = 0.0
+        self._allowed_bytes = 0.0
+        self._at_s = -inf
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The cap; None is none."""
+        return self._bytes_per_s
+
+    def set_rate(self, bytes_per_s: float | None, now_s: float) -> None:
+        """Change the cap: for those that wait already, too."""
+        self._elapse(now_s)
+        self._bytes_per_s = _checked(bytes_per_s)
+
+    def take(self, num_bytes: int, now_s: float) -> float:
+        """Ask for ``num_bytes``; returns the turn, for :meth:`wait_s`."""
+        if num_bytes < 0:
+            raise LocalProtocolError(f"{num_bytes} bytes to be sent")
+        self._elapse(now_s)
+        turn = self._asked_bytes
+        self._asked_bytes += num_bytes
+        return turn
+
+    def wait_s(self, turn: float, now_s: float) -> float:
+        """Return how long the sender with this turn has to wait at the present rate."""
+        self._elapse(now_s)
+        if self._bytes_per_s is None:
+            return 0.0
+        return max(0.0, (turn - self._allowed_bytes) / self._bytes_per_s)
+
+    def give_back(self, num_bytes: int) -> None:
+        """Note that bytes which were asked for will not be sent."""
+        self._allowed_bytes += num_bytes
+
+    def _elapse(self, now_s: float) -> None:
+        passed_s = max(0.0, now_s - self._at_s) if self._at_s > -inf else 0.0
+        self._at_s = max(self._at_s, now_s)
+        if self._bytes_per_s is None:
+            self._allowed_bytes = self._asked_bytes
+            return
+        burst = max(self._bytes_per_s * BURST_S, MIN_BURST_BYTES)
+        self._allowed_bytes = min(
+            self._allowed_bytes + passed_s * self._bytes_per_s, self._asked_bytes + burst
+        )
+
+
+class UploadBudget:
+    """What a process may upload; one object, shared by all its streams.
+
+    Args:
+        max_bytes_per_s: what the owner of the line allows at most; None leaves it open.
+    """
+
+    def __init__(self, max_bytes_per_s: float | None = None) -> None:
+        self._max_bytes_per_s = _checked(max_bytes_per_s)
+        self._bucket = TokenBucket(max_bytes_per_s)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The cap now; None is none."""
+        return self._bucket.bytes_per_s
+
+    @property
+    def max_bytes_per_s(self) -> float | None:
+        """What the owner allows; None if that was left open."""
+        return self._max_bytes_per_s
+
+    def suggest(self, bytes_per_s: float | None) -> None:
+        """Set the cap, unless the owner has: theirs is never changed."""
+        if self._max_bytes_per_s is None:
+            self._bucket.set_rate(bytes_per_s, trio.current_time())
+
+    async def wait(self, num_bytes: int) -> None:
+        """Return when ``num_bytes`` may be sent."""
+        turn = self._bucket.take(num_bytes, trio.current_time())
+        try:
+            while (wait_s := self._bucket.wait_s(turn, trio.current_time())) > 0:  # noqa: ASYNC110
+                await trio.sleep(min(wait_s, _LOOK_S))
+        except trio.Cancelled:
+            self._bucket.give_back(num_bytes)
+            raise
+
+
+def _checked(bytes_per_s: float | None) -> float | None:
+    if bytes_per_s is not None and not 0 < bytes_per_s < inf:
+        raise ValueError(f"a cap of {bytes_per_s} bytes/s")
+    return bytes_per_s
