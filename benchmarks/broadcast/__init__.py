@@ -1,0 +1,1 @@
+"""How soon the last of N peers holds a new version, against the physical limit."""
