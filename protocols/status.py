@@ -4,6 +4,7 @@ The same message answers ``swarm status TICKET`` over the network and lies, as
 JSON, in the run directory for ``swarm status --run DIR``.
 """
 
+from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -14,13 +15,21 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.0.0"
+PROTOCOL_ID: Final = "/echo2/status/1.1.0"
 MAX_REQUEST_BYTES: Final = 256
-MAX_REPLY_BYTES: Final = 8 * 1024 * 1024
+MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
 """Enough for ``MAX_NODES`` nodes, each refused for every reason."""
 MAX_NODES: Final = 4096
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class Reachability(StrEnum):
+    """Whether others can dial a node, as their attempts show."""
+
+    YES = "yes"
+    NO = "no"
+    UNKNOWN = "unknown"
 
 
 class StatusRequest(Message, frozen=True):
@@ -64,6 +73,15 @@ class NodeStatus(Message, frozen=True):
     num_engine_restarts: Count
     payload_bytes_sent: Count
     payload_bytes_received: Count
+    upload_bytes_per_s: float | None = None
+    """What it can send, measured from what its peers received."""
+    download_bytes_per_s: float | None = None
+    """What it can receive, measured."""
+    reachability: Reachability = Reachability.UNKNOWN
+    num_neighbours: Count = 0
+    """How many peers it was given to exchange chunks with."""
+    warning: str = ""
+    """Something to see to: it is shut out, or two processes share its identity."""
 
 
 class StalenessCount(Message, frozen=True):
@@ -113,3 +131,7 @@ class StatusReply(Message, frozen=True):
     """Weights and assets that the learner itself sent."""
     advice: str
     nodes: Annotated[tuple[NodeStatus, ...], msgspec.Meta(max_length=MAX_NODES)]
+    expected_broadcast_s: float | None = None
+    """The least time in which the measured links can bring the newest version to all nodes."""
+    upload_bytes_per_s: float | None = None
+    """What the learner can send, measured from what nodes received."""

@@ -38,6 +38,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "leases": ("protocols.leases",),
     "rollouts": ("protocols.rollouts",),
     "chunks": ("protocols.chunks",),
+    "probe": ("protocols.probe",),
     "status": ("protocols.status",),
     "framing": ("protocols.framing",),
     "envelope": ("protocols.envelope",),

@@ -13,6 +13,7 @@ from protocols import (
     leases,
     manifest,
     packed,
+    probe,
     rollouts,
     sampling,
     status,
@@ -78,6 +79,9 @@ ADVERT: Final = advert.NodeAdvert(
 )
 
 REPORT: Final = activation.PeerReport(PEER, Reason.BAD_CHUNK_HASH, 2)
+LINK: Final = activation.LinkReport(
+    PEER, bytes_sent=500, bytes_received=700, dial=activation.Dial.REACHED
+)
 NEIGHBOUR: Final = activation.PeerAddresses(PEER, ("/ip4/203.0.113.7/tcp/4150",))
 SAMPLE_SPEC: Final = leases.SampleSpec(index=1, seed=99)
 LEASED_GROUP: Final = leases.LeasedGroup(
@@ -119,6 +123,11 @@ NODE_STATUS: Final = status.NodeStatus(
     num_engine_restarts=0,
     payload_bytes_sent=1000,
     payload_bytes_received=2000,
+    upload_bytes_per_s=3_000_000.0,
+    download_bytes_per_s=12_000_000.0,
+    reachability=status.Reachability.YES,
+    num_neighbours=12,
+    warning="",
 )
 
 MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
@@ -137,7 +146,9 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             num_engine_restarts=0,
             payload_bytes_sent=1000,
             payload_bytes_received=2000,
+            receiving_s=0.5,
             reports=(REPORT,),
+            links=(LINK,),
         ),
         activation.HeartbeatReply(
             directive=activation.Directive.ACTIVE,
@@ -146,6 +157,8 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             newest_version=4,
             next_heartbeat_s=2.0,
             neighbours=(NEIGHBOUR,),
+            upload_bytes_per_s=3_000_000.0,
+            warning="two processes share this identity",
         ),
     ),
     "leases": (
@@ -177,6 +190,14 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         chunks.Chunk(index=1, data=b"weights"),
         chunks.Refused(reason=Reason.UNKNOWN_CHUNK, index=1),
     ),
+    "probe": (
+        probe.ProbeRequest(run_id=RUN),
+        probe.ProbeGo(),
+        probe.ProbeRefused(reason=Reason.RATE_LIMITED, retry_after_s=30.0),
+        probe.ProbeBlock(data=b"random", is_last=True),
+        probe.ProbeSeen(num_bytes=6, sha256=b"\x55" * 32),
+        probe.ProbeResult(upload_bytes_per_s=3_000_000.0, download_bytes_per_s=12_000_000.0),
+    ),
     "status": (
         status.StatusRequest(run_id=RUN),
         status.StatusReply(
@@ -196,6 +217,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             bubble_share=0.125,
             train_s=8.0,
             broadcast_s=1.5,
+            expected_broadcast_s=1.25,
             needed_rollouts_per_s=16.0,
             supplied_rollouts_per_s=18.0,
             num_buffered=32,
@@ -205,6 +227,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             refusals=REFUSALS,
             worst_heartbeat_delay_s=0.0625,
             payload_bytes_sent=300_900,
+            upload_bytes_per_s=5_000_000.0,
             advice="",
             nodes=(NODE_STATUS,),
         ),

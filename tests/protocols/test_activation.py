@@ -3,9 +3,11 @@ import pytest
 
 from protocols import activation, advert
 from protocols.activation import (
+    Dial,
     Directive,
     Heartbeat,
     HeartbeatReply,
+    LinkReport,
     NodeState,
     PeerAddresses,
     PeerReport,
@@ -33,7 +35,9 @@ def test_the_longest_lawful_heartbeat_fits_its_frame() -> None:
         num_engine_restarts=2**63 - 1,
         payload_bytes_sent=2**63 - 1,
         payload_bytes_received=2**63 - 1,
+        receiving_s=1e9,
         reports=(PeerReport(WIDEST * 80, LONGEST_WORD, 2**31 - 1),) * activation.MAX_REPORTS,
+        links=(LinkReport(WIDEST * 80, 2**63 - 1, 2**63 - 1, Dial.REACHED),) * activation.MAX_LINKS,
     )
 
     wire = encode(longest, max_bytes=activation.MAX_REQUEST_BYTES)
@@ -50,6 +54,8 @@ def test_the_longest_lawful_reply_fits_its_frame() -> None:
         newest_version=2**63 - 1,
         next_heartbeat_s=3600.0,
         neighbours=(neighbour,) * activation.MAX_NEIGHBOURS,
+        upload_bytes_per_s=1e12,
+        warning=WIDEST * 200,
     )
 
     wire = encode(longest, max_bytes=activation.MAX_REPLY_BYTES)
@@ -65,6 +71,14 @@ def test_a_learner_cannot_make_a_node_hammer_it_or_fall_silent(wait_s: float) ->
         decode(msgspec.msgpack.encode(reply), HeartbeatReply, max_bytes=4096)
 
 
+@pytest.mark.parametrize("receiving_s", [-1.0, 2e9, float("nan"), float("inf")])
+def test_a_node_cannot_have_received_for_a_time_that_is_none(receiving_s: float) -> None:
+    beat = msgspec.structs.replace(MESSAGES["activation"][0], receiving_s=receiving_s)
+
+    with pytest.raises(MalformedMessageError, match="receiving_s"):
+        decode(msgspec.msgpack.encode(beat), Heartbeat, max_bytes=4096)
+
+
 def test_the_words_for_states_and_directives_are_frozen() -> None:
     assert [s.value for s in NodeState] == [
         "joining",
@@ -75,3 +89,4 @@ def test_the_words_for_states_and_directives_are_frozen() -> None:
         "left",
     ]
     assert [d.value for d in Directive] == ["standby", "active", "finished"]
+    assert [d.value for d in Dial] == ["untried", "reached", "failed"]

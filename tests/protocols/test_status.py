@@ -23,6 +23,7 @@ def test_a_full_swarm_refused_for_every_reason_fits_one_reply() -> None:
         device="d" * 120,
         why="w" * 200,
         last_refusal=max(Reason, key=len),
+        warning="!" * 200,
         refusals=tuple(ReasonCount(reason, 2**31) for reason in Reason),
     )
     full = msgspec.structs.replace(REPLY, nodes=(node,) * status.MAX_NODES)
