@@ -36,10 +36,23 @@ class Run:
     """What each host sent, headers included; the learner first."""
     cpu_s: tuple[float, ...]
     max_rss_mb: tuple[float, ...]
+    learner_was_away_s: float | None = None
+    """From its killing until it listened again, where that was tried."""
     faults: tuple[str, ...] = ()
     """What honest peers accused others of."""
     timeline: tuple[tuple[tuple[float, int], ...], ...] = field(default=(), repr=False)
     """For each peer: seconds since the publication, and bytes held then."""
+
+    @property
+    def summary(self) -> str:
+        """The rest of it, for people."""
+        cpu_s = sum(self.cpu_s) / len(self.cpu_s)
+        parts = [f"{self.copies:.2f} copies from the learner", f"{cpu_s:.1f} s CPU a process"]
+        if self.learner_was_away_s is not None:
+            parts.append(
+                f"complete although the learner was away for {self.learner_was_away_s:.1f} s"
+            )
+        return "; ".join([*parts, *self.faults])
 
 
 async def run_swarm(case: Case, *, is_star: bool = False) -> Run:
@@ -70,6 +83,7 @@ class _Swarm:
         self._nursery = nursery
         self._is_star = is_star
         self._payload_sent_before_bytes = 0
+        self._learner_was_away_s: float | None = None
 
     async def measure(self) -> Run:
         learner = await self._start_learner()
@@ -99,6 +113,7 @@ class _Swarm:
             link_sent_bytes=tuple(sent_bytes),
             cpu_s=tuple(child.last("cpu_s") for child in everybody),
             max_rss_mb=tuple(child.last("max_rss_mb") for child in everybody),
+            learner_was_away_s=self._learner_was_away_s,
             faults=faults,
             timeline=tuple(_timeline(child, start_s) for child in peers),
         )
@@ -161,8 +176,11 @@ class _Swarm:
         if all(child.first("held") for child in peers):
             raise ChildError("all peers held the version before the learner was killed")
         learner.kill()
+        killed_s = time.monotonic()
         self._payload_sent_before_bytes = learner.last("payload_sent_bytes")
-        return await self._start_learner()
+        learner = await self._start_learner()
+        self._learner_was_away_s = round(time.monotonic() - killed_s, 2)
+        return learner
 
     async def _faults(self, peers: list[Child]) -> tuple[str, ...]:
         faults: list[str] = []
