@@ -5,8 +5,9 @@ worked around, and why. The library is imported here and in the modules named
 ``libp2p_*`` only.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
 import structlog
@@ -29,20 +30,30 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
+from echo2swarm.network.bulk import CALL_BACK_S, Bulk
+from echo2swarm.network.bulk_stream import TlsStream
 from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p_dht import Dht
+from echo2swarm.network.libp2p_go_between import LIMITS as ASK_LIMITS
+from echo2swarm.network.libp2p_go_between import GoBetween
 from echo2swarm.network.libp2p_gossip import Gossip
 from echo2swarm.network.libp2p_host import (
     concrete_addresses,
     make_host,
 )
 from echo2swarm.network.libp2p_log import quiet
+from echo2swarm.network.libp2p_meeting import INVITE_LIMITS, Meetings
 from echo2swarm.network.libp2p_streams import Libp2pStream
+from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, leaves
+from protocols.bulk import MAX_MESSAGE_BYTES
+from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
 from protocols.ids import PeerId, short
+from protocols.meeting import ASK_PROTOCOL_ID, INVITE_PROTOCOL_ID
 
 MAX_CONNECTIONS: Final = 512
 MAINTENANCE_S: Final = 1.0
+MAX_CALLS_PER_PEER: Final = 16
 SHUTDOWN_S: Final = 10.0
 """Longest time that closing takes; it is cut short then."""
 
@@ -56,6 +67,9 @@ async def open_network(
     *,
     advertise: Sequence[str] = (),
     max_connections: int = MAX_CONNECTIONS,
+    has_bulk: bool = True,
+    go_betweens: Collection[PeerId] = (),
+    is_go_between: bool = False,
 ) -> AsyncIterator[Network]:
     """Take part in the network under ``identity`` for the time of the context.
 
@@ -64,6 +78,9 @@ async def open_network(
         listen: multiaddresses to listen on, port 0 for any; none to dial only.
         advertise: where others reach us, if not on the addresses of this machine.
         max_connections: in both directions together.
+        has_bulk: whether bulk may go over TLS connections of its own; libp2p carries it if not.
+        go_betweens: who may bring us together with peers whom we can't dial, nor they us.
+        is_go_between: whether we do so for others.
 
     Raises:
         UsageError: ``listen`` is malformed.
@@ -76,7 +93,17 @@ async def open_network(
             async with trio.open_nursery() as nursery:
                 stop = trio.Event()
                 network = await nursery.start(
-                    _run, identity, ports, tuple(advertise), max_connections, stop
+                    partial(
+                        _run,
+                        identity,
+                        ports,
+                        advertise=tuple(advertise),
+                        max_connections=max_connections,
+                        has_bulk=has_bulk,
+                        go_betweens=go_betweens,
+                        is_go_between=is_go_between,
+                        stop=stop,
+                    )
                 )
                 try:
                     yield network
@@ -95,10 +122,13 @@ async def open_network(
 async def _run(
     identity: Identity,
     ports: Sequence[libp2p_tcp.BoundPort],
+    *,
     advertise: Sequence[str],
     max_connections: int,
+    has_bulk: bool,
+    go_betweens: Collection[PeerId],
+    is_go_between: bool,
     stop: trio.Event,
-    *,
     task_status: trio.TaskStatus["Libp2pNetwork"],
 ) -> None:
     """Run the host until ``stop``, then leave nothing of it.
@@ -108,8 +138,29 @@ async def _run(
     """
     try:
         async with trio.open_nursery() as nursery:
-            host = make_host(identity, ports, advertise, nursery, max_connections=max_connections)
+
+            async def admit(stream: trio.SocketStream) -> Callable[[], Awaitable[None]] | None:
+                return await network.admit(stream)
+
+            host = make_host(
+                identity,
+                ports,
+                advertise,
+                nursery,
+                max_connections=max_connections,
+                admit=admit if has_bulk else None,
+            )
             dht, gossip = Dht(host), Gossip(host)
+            network = Libp2pNetwork(
+                identity.peer,
+                concrete_addresses(ports, advertise),
+                host=host,
+                dht=dht,
+                gossip=gossip,
+                nursery=nursery,
+                has_bulk=has_bulk,
+            )
+            network.help_to_meet(go_betweens, is_go_between=is_go_between)
             async with AsyncExitStack() as stack:
                 await stack.enter_async_context(host.run([port.maddr for port in ports]))
                 stack.push_async_callback(_close, host)
@@ -118,14 +169,7 @@ async def _run(
                 for service in (dht.service, gossip.pubsub, gossip.router):
                     await stack.enter_async_context(background_trio_service(service))
                 await gossip.pubsub.wait_until_ready()
-                network = Libp2pNetwork(
-                    identity.peer,
-                    concrete_addresses(ports, advertise),
-                    host=host,
-                    dht=dht,
-                    gossip=gossip,
-                    nursery=nursery,
-                )
+                stack.callback(network.cut_bulk)
                 nursery.start_soon(network.maintain)
                 nursery.cancel_scope.shield = True
                 task_status.started(network)
@@ -158,6 +202,7 @@ class Libp2pNetwork:
         dht: Dht,
         gossip: Gossip,
         nursery: trio.Nursery,
+        has_bulk: bool,
     ) -> None:
         self._peer = peer
         self._addresses = tuple(join_address(peer, where) for where in addresses)
@@ -166,6 +211,25 @@ class Libp2pNetwork:
         self._dht = dht
         self._gossip = gossip
         self._nursery = nursery
+        self._services: dict[str, Service] = {}
+        self._bulk: Bulk | None = None
+        if has_bulk:
+            self._bulk = Bulk(
+                call=self._call_about_bulk,
+                where=self._peers.known_addresses,
+                addresses=addresses,
+                services=self._services,
+                nursery=nursery,
+            )
+            serve_calls(
+                self,
+                BULK_PROTOCOL_ID,
+                self._bulk.answer,
+                max_request_bytes=MAX_MESSAGE_BYTES,
+                max_reply_bytes=MAX_MESSAGE_BYTES,
+                timeout_s=CALL_BACK_S,
+                max_streams_per_peer=MAX_CALLS_PER_PEER,
+            )
 
     @property
     def peer(self) -> PeerId:
@@ -188,6 +252,8 @@ class Libp2pNetwork:
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections to ``peer``."""
+        if self._bulk is not None:
+            self._bulk.disconnect(peer)
         await self._peers.disconnect(peer)
 
     async def maintain(self) -> None:
@@ -201,7 +267,7 @@ class Libp2pNetwork:
 
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """Answer incoming streams of ``protocol``."""
-        service = Service(protocol, handler, limits)
+        service = self._services[protocol] = Service(protocol, handler, limits)
 
         async def handle(stream: INetStream) -> None:
             peer = PeerId(str(stream.muxed_conn.peer_id))
@@ -224,9 +290,13 @@ class Libp2pNetwork:
     async def _open_stream(
         self, peer: PeerId, protocol: str, max_frame_bytes: int, *, bulk: bool
     ) -> AsyncIterator[Stream]:
-        connection = await self._peers.get(peer, bulk=bulk)
-        stream = await self._negotiate(connection, peer, protocol)
-        wrapped = Libp2pStream(stream, peer, max_frame_bytes)
+        wrapped: TlsStream | Libp2pStream | None = None
+        if bulk and self._bulk is not None:
+            wrapped = await self._bulk.open(peer, protocol, max_frame_bytes)
+        if wrapped is None:
+            connection = await self._peers.get(peer, bulk=bulk)
+            stream = await self._negotiate(connection, peer, protocol)
+            wrapped = Libp2pStream(stream, peer, max_frame_bytes)
         is_done = False
         try:
             yield wrapped
@@ -251,6 +321,41 @@ class Libp2pNetwork:
                 await Libp2pStream(stream, peer, 0).finish(is_done=False)
         stream.set_protocol(TProtocol(protocol))
         return stream
+
+    # Meetings.
+
+    def help_to_meet(self, go_betweens: Collection[PeerId], *, is_go_between: bool) -> None:
+        """Connect to peers with the help of ``go_betweens``; be one for others, if wanted."""
+        if go_betweens:
+            meetings = Meetings(
+                self._host, self._peer, go_betweens=go_betweens, negotiate=self._negotiate
+            )
+            self.serve(INVITE_PROTOCOL_ID, meetings.follow_invitation, INVITE_LIMITS)
+            self._peers.meetings = meetings
+        if is_go_between:
+            helper = GoBetween(self._host, negotiate=self._negotiate)
+            self.serve(ASK_PROTOCOL_ID, helper.bring_together, ASK_LIMITS)
+
+    # Bulk.
+
+    async def _call_about_bulk(self, peer: PeerId, request: bytes, within_s: float) -> bytes:
+        return await call(
+            self,
+            peer,
+            BULK_PROTOCOL_ID,
+            request,
+            max_reply_bytes=MAX_MESSAGE_BYTES,
+            timeout_s=within_s,
+        )
+
+    async def admit(self, stream: trio.SocketStream) -> Callable[[], Awaitable[None]] | None:
+        """Take over a connection that is none of libp2p's."""
+        return await self._bulk.admit(stream) if self._bulk is not None else None
+
+    def cut_bulk(self) -> None:
+        """Break all bulk streams off."""
+        if self._bulk is not None:
+            self._bulk.cut()
 
     # Gossip and DHT.
 

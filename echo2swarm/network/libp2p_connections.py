@@ -18,6 +18,7 @@ from echo2swarm.network.libp2p_host import (
     MAX_BUFFERED_BYTES,
     peer_store_addresses,
 )
+from echo2swarm.network.libp2p_meeting import Meetings
 from echo2swarm.network.serving import leaves
 from protocols.ids import PeerId, short
 
@@ -42,6 +43,8 @@ class Connections:
         self._known: dict[PeerId, tuple[str, ...]] = {}
         self._undiallable: dict[PeerId, float] = {}
         self._dial_locks: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
+        self.meetings: Meetings | None = None
+        """How to connect to peers who can't be dialled, if anybody helps."""
 
     def peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
@@ -55,7 +58,26 @@ class Connections:
         async with self._dial_lock(info.peer):
             if self._open(ID.from_string(info.peer)):
                 return
-            await self._dial(info.peer, info.addresses, timeout_s=timeout_s)
+            await self._reach(info.peer, info.addresses, timeout_s=timeout_s)
+
+    async def _reach(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
+        """Make a connection: by dialling or, if nobody answers, by a meeting."""
+        deadline_s = trio.current_time() + timeout_s
+        meetings = self.meetings
+        if meetings is None or not meetings.may_meet(peer):
+            return await self._dial(peer, addresses, timeout_s=timeout_s)
+        try:
+            return await self._dial(peer, addresses, timeout_s=timeout_s / 2)
+        except NetworkError as exc:
+            if connections := self._open(ID.from_string(peer)):
+                return connections[0]  # It has reached us meanwhile.
+            try:
+                connection = await meetings.meet(peer, timeout_s=deadline_s - trio.current_time())
+            except NetworkError as also:
+                raise NetworkError(f"{exc}; {also}") from also
+        # Bulk shares this one: another could be made by another meeting only.
+        self._undiallable[peer] = trio.current_time() + SHARE_S
+        return connection
 
     async def _dial(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
         """Make a new connection at the first address that answers."""
@@ -89,7 +111,8 @@ class Connections:
             ID.from_string(info.peer), [Multiaddr(text) for text in addresses], ADDRESS_TTL_S
         )
 
-    def _known_addresses(self, peer: PeerId) -> tuple[str, ...]:
+    def known_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Return where ``peer`` may be, first where it answered last."""
         return merge(self._known.get(peer, ()), peer_store_addresses(self._host, peer))
 
     def _open(self, peer: ID) -> list[INetConn]:
@@ -106,11 +129,11 @@ class Connections:
         Both sides count the oldest connection as the one for control; bulk goes over
         the newest other one. So they agree without a word about it.
         """
-        known = self._known_addresses(peer)
+        known = self.known_addresses(peer)
         async with self._dial_lock(peer):
             connections = self._open(ID.from_string(peer))
             if not connections:
-                connections = [await self._dial(peer, known, timeout_s=OPEN_S)]
+                connections = [await self._reach(peer, known, timeout_s=OPEN_S)]
             if bulk and len(connections) == 1 and self._may_dial_for_bulk(peer):
                 try:
                     connections.append(await self._dial(peer, known, timeout_s=BULK_DIAL_S))

@@ -22,7 +22,7 @@ from multiaddr.utils import get_network_addrs
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.libp2p_noise import security_options
-from echo2swarm.network.libp2p_tcp import BoundPort, OwnedTcp
+from echo2swarm.network.libp2p_tcp import Admit, BoundPort, OwnedTcp
 from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
 from protocols.ids import PeerId
 
@@ -45,6 +45,7 @@ def make_host(
     nursery: trio.Nursery,
     *,
     max_connections: int,
+    admit: Admit | None,
 ) -> IHost:
     """Return a host that listens on ``ports`` once it runs.
 
@@ -54,6 +55,7 @@ def make_host(
         advertise: where others can reach it; by default, on the addresses of this machine.
         nursery: owns the listeners.
         max_connections: both ways, together.
+        admit: takes over connections that are no libp2p ones but for bulk.
     """
     key_pair = create_new_key_pair(identity.key.private_bytes_raw())
     announced = [Multiaddr(text) for text in concrete_addresses(ports, advertise)]
@@ -61,7 +63,7 @@ def make_host(
         key_pair=key_pair,
         sec_opt=security_options(key_pair),
         muxer_opt={TProtocol(YAMUX): BulkYamux},
-        transports=[OwnedTcp(ports, nursery)],
+        transports=[OwnedTcp(ports, nursery, admit)],
         announce_addrs=announced,
         disable_identify_address_discovery=True,
         connection_config=_connection_config(max_connections),

@@ -5,20 +5,36 @@ with any other process that asks for the same (``SO_REUSEPORT``), and keeps an
 inbound slot for every connection that was ever made. This one runs in the
 nursery that opened it, refuses a port in use, and frees the slot with the
 connection.
+
+The first byte of a connection tells whether it is libp2p's or one for bulk, so that
+there is one port to open for both.
 """
 
 import errno
-from collections.abc import Sequence
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import trio
-from libp2p.abc import IListener
+from libp2p.abc import IListener, IRawConnection
 from libp2p.custom_types import THandler
 from libp2p.io.trio import TrioTCPStream
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError, UsageError
+from protocols.bulk import FIRST_BYTE
+
+MAX_UNDECIDED: Final = 256
+"""Connections that have not shown yet what they are; of more, the oldest are closed."""
+DECIDE_S: Final = 5.0
+_ANY: Final = {"ip4": "0.0.0.0", "ip6": "::"}  # noqa: S104 - dialling, not listening
+
+Admit = Callable[[trio.SocketStream], Awaitable[Callable[[], Awaitable[None]] | None]]
+"""Takes over a connection for bulk; returns what is left to do for it once it is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +114,46 @@ class _Connection(TrioTCPStream):  # type: ignore[misc]  # untyped library
         await super().close()
 
 
+class _Undecided:
+    """Connections of which nobody knows yet what they are: bounded in number and in time.
+
+    An honest one says it within a round trip; so room is made by closing the oldest.
+    """
+
+    def __init__(self) -> None:
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    @contextmanager
+    def scope(self) -> Iterator[trio.CancelScope]:
+        """Yield the scope in which a connection has to say what it is."""
+        if len(self._scopes) >= MAX_UNDECIDED:
+            oldest = next(iter(self._scopes))
+            del self._scopes[oldest]
+            oldest.cancel()
+        with trio.move_on_after(DECIDE_S) as scope:
+            self._scopes[scope] = None
+            try:
+                yield scope
+            finally:
+                self._scopes.pop(scope, None)
+
+
 class _Listener(IListener):  # type: ignore[misc]  # untyped library
     """Serves one bound port in a nursery of ours."""
 
     def __init__(
-        self, handler: THandler, ports: dict[str, BoundPort], nursery: trio.Nursery
+        self,
+        handler: THandler,
+        ports: dict[str, BoundPort],
+        nursery: trio.Nursery,
+        admit: Admit | None,
+        undecided: _Undecided,
     ) -> None:
         self._handler = handler
         self._ports = ports
         self._nursery = nursery
+        self._admit = admit
+        self._undecided = undecided
         self._scope = trio.CancelScope()
         self._port: BoundPort | None = None
 
@@ -120,6 +167,18 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
             await trio.serve_listeners(self._accept, [listener])
 
     async def _accept(self, stream: trio.SocketStream) -> None:
+        """Serve a connection; it is closed when this returns."""
+        go_on: Callable[[], Awaitable[None]] | None = None
+        with self._undecided.scope():
+            first = await _first_byte(stream)
+            if first == FIRST_BYTE and self._admit is not None:
+                go_on = await self._admit(stream)
+            elif first is not None:
+                go_on = partial(self._serve_libp2p, stream)
+        if go_on is not None:
+            await go_on()
+
+    async def _serve_libp2p(self, stream: trio.SocketStream) -> None:
         connection = _Connection(stream)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle, connection)
@@ -145,14 +204,36 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
             await close([self._port])
 
 
+async def _first_byte(stream: trio.SocketStream) -> int | None:
+    """Return the first byte without taking it; None if there will be none."""
+    try:
+        data = await stream.socket.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return None
+    return data[0] if data else None
+
+
 class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
     """The library's TCP transport for dialling, with our listeners."""
 
-    def __init__(self, ports: Sequence[BoundPort], nursery: trio.Nursery) -> None:
+    def __init__(
+        self, ports: Sequence[BoundPort], nursery: trio.Nursery, admit: Admit | None
+    ) -> None:
         super().__init__()
         self._ports = {str(port.maddr): port for port in ports}
         self._nursery = nursery
+        self._admit = admit
+        self._undecided = _Undecided()
+
+    async def _dial_resolved(
+        self, maddr: Multiaddr, source: tuple[str, int] | None = None
+    ) -> IRawConnection:
+        # From a port that others may share: routers know us by it (echo2swarm.network.punch).
+        family = maddr.protocols()[0].name
+        if source is None and family in _ANY:
+            source = _ANY[family], 0
+        return await super()._dial_resolved(maddr, source)
 
     def create_listener(self, handler_function: THandler) -> _Listener:
         """Return a listener for one of the bound ports."""
-        return _Listener(handler_function, self._ports, self._nursery)
+        return _Listener(handler_function, self._ports, self._nursery, self._admit, self._undecided)

@@ -1,8 +1,21 @@
 import pytest
 
-from tests.contracts.network_worlds import Libp2pWorld, MemoryWorld, World
+from tests.contracts.network_worlds import (
+    BulkWorld,
+    FallbackWorld,
+    Libp2pWorld,
+    MemoryWorld,
+    World,
+)
+
+WORLDS: dict[str, type[World]] = {
+    "memory": MemoryWorld,
+    "libp2p": Libp2pWorld,
+    "bulk": BulkWorld,
+    "bulk over libp2p": FallbackWorld,
+}
 
 
-@pytest.fixture(params=["memory", "libp2p"])
+@pytest.fixture(params=WORLDS)
 def world(request: pytest.FixtureRequest) -> World:
-    return MemoryWorld() if request.param == "memory" else Libp2pWorld()
+    return WORLDS[request.param]()

@@ -1,17 +1,18 @@
-"""Two ways to get networks that can reach each other, for the same contract tests."""
+"""Several ways to get networks that can reach each other, for the same contract tests."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.base import Network, PeerInfo
+from echo2swarm.network.base import Network, PeerInfo, Stream
 from echo2swarm.network.libp2p import open_network
 from echo2swarm.network.memory import MemoryHub
+from protocols.ids import PeerId
 
 PATIENCE_S = 15.0
 
@@ -58,8 +59,41 @@ class MemoryWorld:
 class Libp2pWorld:
     slow_reader_s = 6.0
     dead_address = "/ip4/127.0.0.1/tcp/1"
+    has_bulk = True
 
     def join(
         self, number: int, *, where: str | None = None
     ) -> AbstractAsyncContextManager[Network]:
-        return open_network(Identity.of(key_of(number)), [where or "/ip4/127.0.0.1/tcp/0"])
+        return open_network(
+            Identity.of(key_of(number)), [where or "/ip4/127.0.0.1/tcp/0"], has_bulk=self.has_bulk
+        )
+
+
+class BulkWorld(Libp2pWorld):
+    """The real adapter, and everything goes as bulk."""
+
+    @asynccontextmanager
+    async def join(self, number: int, *, where: str | None = None) -> AsyncIterator[Network]:
+        async with super().join(number, where=where) as network:
+            yield AllBulk(network)
+
+
+class FallbackWorld(BulkWorld):
+    """Everything goes as bulk, but libp2p has to carry it."""
+
+    has_bulk = False
+
+
+class AllBulk:
+    """A network whose streams are all for bulk, whatever the caller says."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def open_stream(
+        self, peer: PeerId, protocol: str, *, max_frame_bytes: int, bulk: bool = False
+    ) -> AbstractAsyncContextManager[Stream]:
+        return self.network.open_stream(peer, protocol, max_frame_bytes=max_frame_bytes, bulk=True)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
+        return getattr(self.network, name)

@@ -258,13 +258,13 @@ async def test_half_a_frame_is_an_error_and_never_a_frame() -> None:
     assert "mid-frame" in str(outcome[0])
 
 
-async def test_bulk_goes_over_a_connection_of_its_own_and_control_stays_on_the_first() -> None:
+async def test_bulk_that_libp2p_carries_goes_over_a_connection_of_its_own() -> None:
     async def hold(stream: Stream) -> None:
         await stream.receive()
 
     async with (
-        open_network(identity_of(1), [LOOPBACK]) as a,
-        open_network(identity_of(2), [LOOPBACK]) as b,
+        open_network(identity_of(1), [LOOPBACK], has_bulk=False) as a,
+        open_network(identity_of(2), [LOOPBACK], has_bulk=False) as b,
     ):
         assert isinstance(a, Libp2pNetwork)
         for network in (a, b):
@@ -295,7 +295,7 @@ async def test_bulk_to_a_peer_that_can_not_be_dialled_shares_the_connection() ->
         await stream.send(b"hello")
 
     async with (
-        open_network(identity_of(1), []) as behind_a_router,
+        open_network(identity_of(1), [], has_bulk=False) as behind_a_router,
         open_network(identity_of(2), [LOOPBACK]) as b,
     ):
         behind_a_router.serve(ECHO, greet, ServeLimits(max_frame_bytes=100))

@@ -1,0 +1,296 @@
+"""Streams for bulk data, each over a TLS connection of its own to the same port.
+
+Specification: ``docs/specs/bulk.md``. Who is at the other end, and the secret that
+says so, is agreed on over a stream that has proven it (:mod:`protocols.bulk`).
+Whoever can dial the other does. Where neither can, there is no bulk connection, and
+the stream has to go over libp2p like any other.
+"""
+
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, assert_never
+
+import structlog
+import trio
+
+from echo2swarm.errors import NetworkError
+from echo2swarm.network import bulk_tls
+from echo2swarm.network.addresses import merge
+from echo2swarm.network.bulk_dial import DIAL_S, dial
+from echo2swarm.network.bulk_routes import Routes, Way
+from echo2swarm.network.bulk_socket import BrokenError, Filling, TlsSocket
+from echo2swarm.network.bulk_stream import TlsStream
+from echo2swarm.network.bulk_tickets import Tickets
+from echo2swarm.network.serving import Service
+from echo2swarm.network.throttle import Throttle
+from protocols.bulk import (
+    MAX_MESSAGE_BYTES,
+    TOKEN_BYTES,
+    Ask,
+    CallBack,
+    Called,
+    Entrance,
+    Obstacle,
+    Offer,
+    Refused,
+    Reply,
+    Request,
+)
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId, short
+
+HANDSHAKE_S: Final = 5.0
+ANSWER_S: Final = 5.0
+CALL_BACK_S: Final = 2 * DIAL_S
+MAX_STREAMS: Final = 256
+MAX_STREAMS_PER_PEER: Final = 32
+MAX_THREADS: Final = 4
+
+Call = Callable[[PeerId, bytes, float], Awaitable[bytes]]
+"""Asks a peer over libp2p (peer, request, seconds); returns its reply, or raises NetworkError."""
+Where = Callable[[PeerId], Sequence[str]]
+"""Returns where a peer has been reached or says it may be, the best first."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Serve:
+    """Purpose of a token: the peer opens a stream that is served here."""
+
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    """Purpose of a token: somebody here has opened a stream, and waits for the peer's call."""
+
+    to: "trio.MemorySendChannel[TlsSocket]"
+
+
+class Bulk:
+    """Opens and serves bulk streams.
+
+    Args:
+        call: asks a peer.
+        where: knows where peers are.
+        addresses: our own; empty if nobody can dial us.
+        services: what is served here, by protocol; looked up at each stream.
+        nursery: runs the handlers of streams for which we dialled.
+    """
+
+    def __init__(
+        self,
+        *,
+        call: Call,
+        where: Where,
+        addresses: Sequence[str],
+        services: dict[str, Service],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._call = call
+        self._where = where
+        self._addresses = merge(addresses)
+        self._services = services
+        self._nursery = nursery
+        self._certificate = bulk_tls.Certificate()
+        self._accepting = self._certificate.accepting()
+        self._dialling = bulk_tls.dialling()
+        self._threads = trio.CapacityLimiter(MAX_THREADS)
+        self._tickets: Tickets[_Serve | _HandOver] = Tickets()
+        self._routes = Routes(is_dialable=bool(addresses))
+        self._streams: dict[TlsStream, PeerId] = {}
+        self._throttle = Throttle()
+
+    # Opening.
+
+    async def open(self, peer: PeerId, protocol: str, max_frame_bytes: int) -> TlsStream | None:
+        """Return a stream to ``peer``, to be finished by the caller; None if there is no way."""
+        if self._is_full(peer):
+            return None
+        for way in self._routes.ways_to(peer, now_s=trio.current_time()):
+            try:
+                match way:
+                    case Way.DIAL:
+                        connection = await self._dial(peer, protocol)
+                    case Way.CALL_BACK:
+                        connection = await self._be_called(peer, protocol)
+                    case _:
+                        assert_never(way)
+            except (NetworkError, RemoteProtocolError) as exc:
+                # It speaks no bulk, or is gone: what carries the stream instead will tell.
+                _log.debug("bulk.unavailable", peer=short(peer), error=str(exc))
+                return None
+            if isinstance(connection, TlsSocket):
+                return self._add(connection, peer, max_frame_bytes)
+            if connection is not Obstacle.UNREACHABLE:
+                _log.debug("bulk.refused_us", peer=short(peer), why=connection.value)
+                return None
+            self._routes.failed(peer, way, now_s=trio.current_time())
+            _log.debug("bulk.unreachable", peer=short(peer), way=way.name)
+        return None
+
+    async def _dial(self, peer: PeerId, protocol: str) -> TlsSocket | Obstacle:
+        match await self._ask(peer, Ask(protocol), ANSWER_S):
+            case Offer(entrance):
+                return await self._enter(peer, entrance) or Obstacle.UNREACHABLE
+            case Refused(why):
+                return why
+            case Called():
+                raise RemoteProtocolError("called without being asked to")
+            case other:
+                assert_never(other)
+
+    async def _be_called(self, peer: PeerId, protocol: str) -> TlsSocket | Obstacle:
+        call, caller = trio.open_memory_channel[TlsSocket](1)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        if not self._tickets.issue(token, peer, _HandOver(call), now_s=trio.current_time()):
+            return Obstacle.BUSY
+        try:
+            request = CallBack(protocol, self._entrance(token))
+            match await self._ask(peer, request, CALL_BACK_S):
+                case Called():
+                    with trio.move_on_after(ANSWER_S):
+                        return await caller.receive()
+                    return Obstacle.UNREACHABLE
+                case Refused(why):
+                    return why
+                case Offer():
+                    raise RemoteProtocolError("offered what was not asked for")
+                case other:
+                    assert_never(other)
+        finally:
+            self._tickets.revoke(token)
+            with suppress(trio.WouldBlock, trio.EndOfChannel):
+                caller.receive_nowait().cut()  # It came too late.
+            caller.close()
+
+    async def _ask(self, peer: PeerId, request: Request, within_s: float) -> Reply:
+        frame = await self._call(peer, encode(request, max_bytes=MAX_MESSAGE_BYTES), within_s)
+        reply: Reply = decode(frame, Reply, max_bytes=MAX_MESSAGE_BYTES)
+        return reply
+
+    async def _enter(self, peer: PeerId, entrance: Entrance) -> TlsSocket | None:
+        addresses = (*self._where(peer), *entrance.addresses)
+        return await dial(addresses, entrance, self._dialling, self._threads)
+
+    def _entrance(self, token: bytes) -> Entrance:
+        return Entrance(self._certificate.sha256, token, self._addresses)
+
+    # Answering.
+
+    async def answer(self, peer: PeerId, request: bytes) -> bytes:
+        """Return the reply to a peer that wants a bulk connection."""
+        asked: Request = decode(request, Request, max_bytes=MAX_MESSAGE_BYTES)
+        return encode(await self._reply(peer, asked), max_bytes=MAX_MESSAGE_BYTES)
+
+    async def _reply(self, peer: PeerId, asked: Request) -> Reply:
+        if asked.protocol not in self._services:
+            return Refused(Obstacle.UNKNOWN_PROTOCOL)
+        if self._is_full(peer):
+            return Refused(Obstacle.BUSY)
+        match asked:
+            case Ask(protocol):
+                return self._offer(peer, protocol)
+            case CallBack(protocol, entrance):
+                connection = await self._enter(peer, entrance)
+                if connection is None:
+                    return Refused(Obstacle.UNREACHABLE)
+                self._nursery.start_soon(self._serve, connection, peer, protocol)
+                return Called()
+            case _:
+                assert_never(asked)
+
+    def _offer(self, peer: PeerId, protocol: str) -> Offer | Refused:
+        if not self._addresses:
+            return Refused(Obstacle.UNREACHABLE)
+        token = secrets.token_bytes(TOKEN_BYTES)
+        if not self._tickets.issue(token, peer, _Serve(protocol), now_s=trio.current_time()):
+            return Refused(Obstacle.BUSY)
+        return Offer(self._entrance(token))
+
+    def _is_full(self, peer: PeerId) -> bool:
+        counts = Counter(self._streams.values())
+        return (
+            counts.total() + len(self._tickets) >= MAX_STREAMS
+            or counts[peer] + self._tickets.num_of(peer) >= MAX_STREAMS_PER_PEER
+        )
+
+    # Accepting.
+
+    async def admit(self, raw: trio.SocketStream) -> Callable[[], Awaitable[None]] | None:
+        """Let in who shows a token; returns what is left to do for that connection, if anything.
+
+        Takes a few seconds at most, and raises nothing, whatever comes in.
+        """
+        connection: TlsSocket | None = None
+        why = "silent"
+        is_in = False
+        try:
+            connection = TlsSocket(raw, self._accepting, is_accepting=True, threads=self._threads)
+            with trio.move_on_after(HANDSHAKE_S):
+                await connection.shake_hands()
+                if not bulk_tls.is_ours(connection.ssl):
+                    raise BrokenError("another protocol")
+                shown = Filling(TOKEN_BYTES)
+                await connection.fill(shown)
+                ticket = self._tickets.redeem(bytes(shown.buffer), now_s=trio.current_time())
+                if ticket is None:
+                    raise BrokenError("no valid token")
+                match ticket.purpose:
+                    case _Serve(protocol):
+                        is_in = True
+                        return partial(self._serve, connection, ticket.peer, protocol)
+                    case _HandOver(to):
+                        to.send_nowait(connection)
+                        is_in = True
+                        return None
+                    case _:
+                        assert_never(ticket.purpose)
+        except BrokenError as exc:
+            why = str(exc)
+        except (trio.BrokenResourceError, trio.WouldBlock):
+            why = "nobody waits for it any more"
+        finally:
+            if connection is not None and not is_in:
+                connection.cut()
+        self._warn(why)
+        return None
+
+    async def _serve(self, connection: TlsSocket, peer: PeerId, protocol: str) -> None:
+        service = self._services[protocol]
+        stream = self._add(connection, peer, service.limits.max_frame_bytes)
+        is_done = False
+        try:
+            is_done = await service.run(stream)
+        finally:
+            await stream.finish(is_done=is_done)
+
+    def _add(self, connection: TlsSocket, peer: PeerId, max_frame_bytes: int) -> TlsStream:
+        stream = TlsStream(
+            connection, peer, max_frame_bytes, on_closed=lambda: self._streams.pop(stream, None)
+        )
+        self._streams[stream] = peer
+        return stream
+
+    def _warn(self, why: str) -> None:
+        num_held_back = self._throttle.admit(trio.current_time())
+        if num_held_back is not None:
+            _log.warning("bulk.rejected", error=why, num_not_shown=num_held_back)
+
+    # The end.
+
+    def disconnect(self, peer: PeerId) -> None:
+        """Break all bulk streams to ``peer``."""
+        for stream in [s for s, other in self._streams.items() if other == peer]:
+            stream.reset()
+
+    def cut(self) -> None:
+        """Break all bulk streams."""
+        for stream in tuple(self._streams):
+            stream.reset()

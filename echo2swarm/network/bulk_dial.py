@@ -1,0 +1,98 @@
+"""Making a TLS connection to one of several addresses, to whoever has a certain certificate."""
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from echo2swarm.network import bulk_tls
+from echo2swarm.network.bulk_socket import BrokenError, TlsSocket
+from protocols.bulk import Entrance
+
+DIAL_S: Final = 3.0
+MAX_DIALS: Final = 6
+STAGGER_S: Final = 0.2
+"""An address gets this much of a start over the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where TCP can go."""
+
+    host: str
+    port: int
+
+
+def place_of(address: str) -> Place | None:
+    """Return where a multiaddress leads, if that is a plain TCP port."""
+    match address.split("/"):
+        case ["", "ip4" | "ip6" | "dns" | "dns4" | "dns6", host, "tcp", port] if (
+            host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
+        ):
+            return Place(host, int(port))
+        case _:
+            return None
+
+
+async def dial(
+    addresses: Sequence[str],
+    entrance: Entrance,
+    context: ssl.SSLContext,
+    threads: trio.CapacityLimiter,
+) -> TlsSocket | None:
+    """Return a connection through ``entrance``, its token shown; None if no address has it.
+
+    The token is shown to nobody but the holder of the certificate.
+    """
+    found: list[TlsSocket] = []
+
+    async def attempt(place: Place, after_s: float) -> None:
+        await trio.sleep(after_s)
+        try:
+            connection = await _connect(place, entrance.certificate_sha256, context, threads)
+        except (BrokenError, OSError):
+            return  # Another address may do.
+        found.append(connection)
+        nursery.cancel_scope.cancel()
+
+    is_done = False
+    try:
+        with trio.move_on_after(DIAL_S):
+            async with trio.open_nursery() as nursery:
+                places = dict.fromkeys(filter(None, map(place_of, addresses)))
+                for number, place in enumerate(tuple(places)[:MAX_DIALS]):
+                    nursery.start_soon(attempt, place, number * STAGGER_S)
+        if not found:
+            return None
+        await found[0].send(entrance.token)
+        is_done = True
+    except BrokenError:
+        return None
+    finally:
+        for connection in found[is_done:]:
+            connection.cut()
+    return found[0]
+
+
+async def _connect(
+    place: Place,
+    certificate_sha256: bytes,
+    context: ssl.SSLContext,
+    threads: trio.CapacityLimiter,
+) -> TlsSocket:
+    stream = await trio.open_tcp_stream(place.host, place.port)
+    connection = TlsSocket(stream, context, is_accepting=False, threads=threads)
+    is_good = False
+    try:
+        await connection.shake_hands()
+        if not bulk_tls.is_ours(connection.ssl):
+            raise BrokenError("speaks another protocol")
+        if not bulk_tls.is_named(connection.ssl, certificate_sha256):
+            raise BrokenError("shows another certificate")
+        is_good = True
+    finally:
+        if not is_good:
+            connection.cut()
+    return connection
