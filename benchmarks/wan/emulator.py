@@ -1,6 +1,6 @@
 """Namespaces, the wires between them, and the certainty that nothing of it is left.
 
-Only one emulated WAN is open on a machine at a time; so whatever bears its name
+Only one WAN of a name is open on a machine at a time; so whatever bears the name
 when one is opened was left by a run that crashed, and is removed.
 """
 
@@ -22,7 +22,7 @@ from benchmarks.wan.links import Backend, Link, backend_for
 from benchmarks.wan.switch import SwitchWires
 from benchmarks.wan.tools import WanError, check_possible, run
 
-PREFIX: Final = "echo2wan"
+NAME: Final = "echo2wan"
 DEVICE: Final = "wan0"
 MAX_HOSTS: Final = 250
 """As many as have an address in one /24."""
@@ -45,15 +45,18 @@ class _Wires(Protocol):
 
 
 @contextmanager
-def open_wan(links: Sequence[Link], *, backend: Backend | None = None) -> Iterator["Wan"]:
+def open_wan(
+    links: Sequence[Link], *, backend: Backend | None = None, name: str = NAME
+) -> Iterator["Wan"]:
     """Emulate one host for each of ``links``, for the time of the context.
 
     Args:
         links: what joins each host to all others.
         backend: the cheapest that will do unless given.
+        name: with which the names of its namespaces and devices begin; at most 9 letters.
 
     Raises:
-        WanError: it cannot be had here, or another one is open.
+        WanError: it cannot be had here, or another one of this name is open.
     """
     if not 2 <= len(links) <= MAX_HOSTS:
         raise WanError(f"a WAN of {len(links)} hosts; it has 2 to {MAX_HOSTS}")
@@ -61,17 +64,17 @@ def open_wan(links: Sequence[Link], *, backend: Backend | None = None) -> Iterat
         raise WanError("delay, loss or NAT was asked for; that takes backend TAP")
     check_possible()
     with ExitStack() as stack:
-        stack.enter_context(_only_one())
-        remove_leftovers()
-        stack.callback(remove_leftovers)
-        namespaces = [f"{PREFIX}{host}" for host in range(len(links))]
+        stack.enter_context(_only_one(name))
+        remove_leftovers(name)
+        stack.callback(remove_leftovers, name)
+        namespaces = [f"{name}{host}" for host in range(len(links))]
         for namespace in namespaces:
             run(["ip", "netns", "add", namespace])
             _forgo_ipv6(namespace)
         addresses = [f"10.77.0.{host + 1}" for host in range(len(links))]
         wires: KernelWires | SwitchWires
         if (backend or backend_for(links)) is Backend.TC:
-            wires = KernelWires(PREFIX, namespaces, DEVICE)
+            wires = KernelWires(name, namespaces, DEVICE)
         else:
             wires = SwitchWires(namespaces, DEVICE)
         stack.callback(wires.close)
@@ -127,25 +130,25 @@ def parse_counters(said: str) -> Counters:
     return Counters(sent_bytes=stats["tx"]["bytes"], received_bytes=stats["rx"]["bytes"])
 
 
-def remove_leftovers() -> None:
-    """Remove all that bears our name: processes, namespaces, devices."""
-    for namespace in namespaces_in(run(["ip", "netns", "list"])):
+def remove_leftovers(name: str = NAME) -> None:
+    """Remove all of a WAN: processes, namespaces, devices."""
+    for namespace in namespaces_in(run(["ip", "netns", "list"]), name):
         _kill_all_in(namespace)
         run(["ip", "netns", "del", namespace])
-    for device in devices_in(run(["ip", "-j", "link", "show"])):
+    for device in devices_in(run(["ip", "-j", "link", "show"]), name):
         # Other ends of a cable go as soon as a namespace is freed, perhaps just now.
         subprocess.run(["ip", "link", "del", device], capture_output=True, check=False)  # noqa: S607
 
 
-def namespaces_in(said: str) -> list[str]:
-    """Return our namespaces in what ``ip netns list`` says."""
-    return re.findall(rf"^({PREFIX}\d+)\b", said, flags=re.MULTILINE)
+def namespaces_in(said: str, name: str) -> list[str]:
+    """Return the namespaces of a WAN in what ``ip netns list`` says."""
+    return re.findall(rf"^({name}\d+)\b", said, flags=re.MULTILINE)
 
 
-def devices_in(said: str) -> list[str]:
-    """Return our devices in what ``ip -j link show`` says."""
-    names: list[str] = [each.get("ifname", "") for each in msgspec.json.decode(said or "[]")]
-    return [name for name in names if name.startswith(PREFIX)]
+def devices_in(said: str, name: str) -> list[str]:
+    """Return the devices of a WAN in what ``ip -j link show`` says."""
+    devices: list[str] = [each.get("ifname", "") for each in msgspec.json.decode(said or "[]")]
+    return [device for device in devices if re.fullmatch(rf"{name}(br|p\d+)", device)]
 
 
 def _kill_all_in(namespace: str) -> None:
@@ -169,11 +172,11 @@ def _forgo_ipv6(namespace: str) -> None:
 
 
 @contextmanager
-def _only_one() -> Iterator[None]:
-    """Make sure that no other WAN is open; the name is free again when its holder dies."""
+def _only_one(name: str) -> Iterator[None]:
+    """Make sure that no other WAN of this name is open; a holder that dies frees it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
         try:
-            claim.bind(f"\0{PREFIX}")
+            claim.bind(f"\0{name}")
         except OSError:
             raise WanError(
                 "another emulated WAN is open on this machine; wait until it is closed"
