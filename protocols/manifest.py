@@ -19,7 +19,7 @@ from protocols.reasons import Reason
 from protocols.sampling import SamplingParams
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/manifest/1.0.0"
+PROTOCOL_ID: Final = "/echo2/manifest/1.1.0"
 """Also asked for on demand: request an empty frame, get the newest sealed manifest."""
 MAX_BYTES: Final = 256 * 1024
 SIGNING_CONTEXT: Final = b"echo2/manifest/1\0"
@@ -28,6 +28,7 @@ MIN_CHUNK_BYTES: Final = 64 * 1024
 MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024
 MAX_CHUNKS: Final = 262_144
 MAX_FILES: Final = 1024
+MAX_DELTAS: Final = 64
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -38,7 +39,7 @@ FileName = Annotated[
 
 def topic_of(run: RunId) -> str:
     """Return the gossip topic on which the manifests of ``run`` travel."""
-    return f"echo2/{run}/manifest/1"
+    return f"echo2/{run}/manifest/1.1"
 
 
 class FileRef(Message, frozen=True):
@@ -69,18 +70,30 @@ class PayloadRef(Message, frozen=True):
         return offset, min(self.chunk_bytes, self.size_bytes - offset)
 
 
+class Delta(Message, frozen=True):
+    """A shorter way to the weights of a version, for who holds those of an older one whole."""
+
+    base_version: Version
+    """The version it starts from."""
+    base_root_sha256: Digest
+    """That version's weights, as a payload: the same files and sizes, with this name."""
+    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
+    """How base and delta become the weights; a reader passes over what it does not know."""
+    payload: PayloadRef
+    """The delta, one file."""
+
+
 class PolicyManifest(Message, frozen=True):
     """One published policy version, and the rules under which it is used."""
 
     run_id: RunName
     version: Version
-    base_version: Version | None
-    """The version a delta applies to; None for a full snapshot."""
-    codec: Annotated[str, msgspec.Meta(min_length=1, max_length=40)]
-    """How the weights payload becomes safetensors files: ``full`` as it is."""
     weights: PayloadRef
+    """The weights of this version, whole: its safetensors files."""
     weights_sha256: Digest
-    """SHA-256 of the reconstructed safetensors files, concatenated in the order of ``weights``."""
+    """SHA-256 of those files, concatenated; however they were obtained, they must have it."""
+    deltas: Annotated[tuple[Delta, ...], msgspec.Meta(max_length=MAX_DELTAS)]
+    """Shorter ways to the same weights; the one on the oldest base starts from the anchor."""
     assets: PayloadRef
     """Model config and tokenizer."""
     sampling: SamplingParams
@@ -138,13 +151,30 @@ def read(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyMan
         raise RemoteProtocolError(
             f"manifest of run {manifest.run_id!r}, this is {run!r}", reason=Reason.WRONG_RUN
         )
-    if manifest.base_version is not None and manifest.base_version >= manifest.version:
-        raise MalformedMessageError(
-            f"version {manifest.version} is a delta on {manifest.base_version}, no older one"
-        )
     check_payload(manifest.weights)
     check_payload(manifest.assets)
+    _check_deltas(manifest)
     return manifest
+
+
+def _check_deltas(manifest: PolicyManifest) -> None:
+    for delta in manifest.deltas:
+        if delta.base_version >= manifest.version:
+            raise MalformedMessageError(
+                f"version {manifest.version} has a delta on {delta.base_version}, no older one"
+            )
+        if delta.base_root_sha256 == manifest.weights.root_sha256:
+            raise MalformedMessageError("a delta from weights to themselves")
+        check_payload(delta.payload)
+        if len(delta.payload.files) != 1 or delta.payload.size_bytes >= manifest.weights.size_bytes:
+            raise MalformedMessageError("a delta of several files, or as long as the weights")
+    if len({(d.base_root_sha256, d.codec) for d in manifest.deltas}) != len(manifest.deltas):
+        raise MalformedMessageError("two deltas on one base")
+
+
+def base_of(manifest: PolicyManifest, delta: Delta) -> PayloadRef:
+    """Return the payload that ``delta`` starts from: whole weights, of an older version."""
+    return msgspec.structs.replace(manifest.weights, root_sha256=delta.base_root_sha256)
 
 
 def version_of(manifest: PolicyManifest) -> PolicyVersion:

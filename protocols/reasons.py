@@ -43,3 +43,7 @@ class Reason(StrEnum):
     UNKNOWN_PAYLOAD = "unknown_payload"
     UNKNOWN_CHUNK = "unknown_chunk"
     BAD_CHUNK_HASH = "bad_chunk_hash"
+
+    # Deltas.
+    BAD_DELTA = "bad_delta"
+    WRONG_BASE = "wrong_base"

@@ -4,9 +4,13 @@
 :mod:`~echo2swarm.weights.store`        payloads on disk, chunk by chunk
 :mod:`~echo2swarm.weights.library`      which versions are held, kept, and pinned by readers
 :mod:`~echo2swarm.weights.publish`      a snapshot becomes a signed version (learner)
+:mod:`~echo2swarm.weights.offers`       deltas to a version, for who holds older ones
 :mod:`~echo2swarm.weights.announce`     manifests told, and given on demand
 :mod:`~echo2swarm.weights.serve`        chunks to whoever asks
 :mod:`~echo2swarm.weights.fetch`        a payload from all who hold parts of it
+:mod:`~echo2swarm.weights.rebuild`      whole weights out of older ones and a delta
+:mod:`~echo2swarm.weights.arrival`      by which way a version arrives soonest
+:mod:`~echo2swarm.weights.obtain`       one version, by that way (node)
 :mod:`~echo2swarm.weights.sync`         newest version wanted, until it is held (node)
 :mod:`~echo2swarm.weights.traffic`      bytes moved, by whom
 ======================================  ==================================================

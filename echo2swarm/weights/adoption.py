@@ -52,8 +52,7 @@ def adopt_files(
         for path in paths:
             # A snapshot may be made of symbolic links; what they point to is linked.
             _link_or_copy(path.resolve(), files / path.name, reserve_bytes)
-        layout.write_atomically(staging / layout.HASHES, hashes)
-        layout.write_atomically(staging / layout.REF, msgspec.msgpack.encode(ref))
+        layout.write_about(staging, ref, hashes)
         staging.rename(target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

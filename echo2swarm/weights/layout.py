@@ -126,11 +126,28 @@ def create_partial(folder: Path, ref: PayloadRef, *, reserve_bytes: int) -> None
         raise
 
 
+def create_staging(folder: Path, ref: PayloadRef, *, reserve_bytes: int) -> None:
+    """Make an empty folder in which the files of a payload are to be made.
+
+    Raises:
+        StoreError: its disk does not have room for them, and ``reserve_bytes`` more.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    check_space(folder.parent, ref.size_bytes + reserve_bytes, "a rebuilt version")
+    (folder / FILES).mkdir(parents=True)
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a small file so that it is either there as a whole or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data)
     temporary.replace(path)
+
+
+def write_about(folder: Path, ref: PayloadRef, hashes: bytes) -> None:
+    """Write beside a payload's files what the payload is."""
+    write_atomically(folder / HASHES, hashes)
+    write_atomically(folder / REF, msgspec.msgpack.encode(ref))
 
 
 def read_ref(folder: Path) -> PayloadRef | None:
@@ -236,22 +253,41 @@ def sha256_of_files(folder: Path, ref: PayloadRef) -> bytes:
     return digest.digest()
 
 
+class PayloadHasher:
+    """Hashes a payload's bytes as they go by, in order: each chunk, and all together."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._everything = hashlib.sha256()
+        self._hashes = bytearray()
+        self._chunk, self._room = hashlib.sha256(), chunk_bytes
+
+    def update(self, data: memoryview) -> None:
+        """Take in what comes next."""
+        self._everything.update(data)
+        while data:
+            part, data = data[: self._room], data[self._room :]
+            self._chunk.update(part)
+            self._room -= len(part)
+            if not self._room:
+                self._hashes += self._chunk.digest()
+                self._chunk, self._room = hashlib.sha256(), self._chunk_bytes
+
+    def finish(self) -> tuple[bytes, bytes]:
+        """Return (chunk hashes, SHA-256 of everything)."""
+        is_last_short = self._room < self._chunk_bytes
+        last = self._chunk.digest() if is_last_short else b""
+        return bytes(self._hashes) + last, self._everything.digest()
+
+
 def hash_files(paths: Sequence[Path], *, chunk_bytes: int) -> tuple[bytes, bytes]:
     """Return (chunk hashes, SHA-256 of everything) of files read once, in order."""
-    everything, hashes = hashlib.sha256(), bytearray()
-    chunk, room = hashlib.sha256(), chunk_bytes
+    hasher, buffer = PayloadHasher(chunk_bytes), memoryview(bytearray(_READ_BYTES))
     for path in paths:
         with path.open("rb", buffering=0) as handle:
-            while data := handle.read(min(room, _READ_BYTES)):
-                everything.update(data)
-                chunk.update(data)
-                room -= len(data)
-                if not room:
-                    hashes += chunk.digest()
-                    chunk, room = hashlib.sha256(), chunk_bytes
-    if room < chunk_bytes:
-        hashes += chunk.digest()
-    return bytes(hashes), everything.digest()
+            while num_bytes := handle.readinto(buffer):
+                hasher.update(buffer[:num_bytes])
+    return hasher.finish()
 
 
 def bytes_on_disk(folder: Path) -> int:

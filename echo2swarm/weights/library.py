@@ -3,14 +3,16 @@
 A version is held from the moment its sealed manifest is written here, which is
 after both its payloads were complete and the hash of its weights was checked.
 The newest ones are kept (the manifest says how many), and whatever a reader has
-pinned; the rest is deleted, with every payload that no version kept needs::
+pinned; the rest is deleted, with every payload that no version kept needs. Also
+kept are the deltas of the newest two, for peers that are a step behind, and the
+weights of the newest one's anchor, for those that are many::
 
     versions/00000012.manifest      the sealed manifest
     payloads/ trash/ lock           the payload store's
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +50,16 @@ class HeldVersion:
     def version(self) -> PolicyVersion:
         """Which version it is."""
         return PolicyVersion(self.manifest.version)
+
+
+def _roots_to_keep(manifests: Sequence[PolicyManifest]) -> set[bytes]:
+    """Return the payloads that these versions need, oldest first, and those that others do."""
+    roots = {ref.root_sha256 for m in manifests for ref in (m.weights, m.assets)}
+    roots |= {d.payload.root_sha256 for m in manifests[-2:] for d in m.deltas}
+    for newest in manifests[-1:]:
+        if newest.deltas:
+            roots.add(min(newest.deltas, key=lambda d: d.base_version).base_root_sha256)
+    return roots
 
 
 @asynccontextmanager
@@ -156,12 +168,8 @@ class VersionLibrary:
             # The manifest goes first: a version without payloads must not seem held.
             await self._in_thread(partial(self._path_of(version).unlink, missing_ok=True))
             _log.info("version.deleted", version=version)
-        roots = {
-            root
-            for held in self._held.values()
-            for root in (held.manifest.weights.root_sha256, held.manifest.assets.root_sha256)
-        }
-        await self.store.prune(roots.union(keep))
+        manifests = [self._held[version].manifest for version in self.versions]
+        await self.store.prune(_roots_to_keep(manifests).union(keep))
 
     def _newest_to_keep(self) -> list[PolicyVersion]:
         if self.newest is None:

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.errors import StoreError
 from echo2swarm.weights.library import HeldVersion, VersionLibrary
+from echo2swarm.weights.offers import offer_deltas
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
-from protocols.manifest import PayloadRef, PolicyManifest
+from protocols.manifest import Delta, PayloadRef, PolicyManifest
 from protocols.sampling import SamplingParams
 
-FULL: Final = "full"
-"""The codec of a payload that is the safetensors files as they are."""
 WEIGHTS_SUFFIX: Final = ".safetensors"
 INDEX_SUFFIX: Final = ".safetensors.index.json"
 ASSET_SUFFIXES: Final = frozenset({".json", ".jinja", ".model", ".tiktoken", ".txt"})
@@ -99,15 +99,15 @@ def build_manifest(
     weights_sha256: bytes,
     assets: PayloadRef,
     rules: PolicyRules,
+    deltas: tuple[Delta, ...] = (),
 ) -> PolicyManifest:
-    """Return the manifest of a full snapshot."""
+    """Return the manifest of a version."""
     return PolicyManifest(
         run_id=run_id,
         version=version,
-        base_version=None,
-        codec=FULL,
         weights=weights,
         weights_sha256=weights_sha256,
+        deltas=deltas,
         assets=assets,
         sampling=rules.sampling,
         max_staleness=rules.max_staleness,
@@ -145,21 +145,33 @@ async def publish_version(
     with store.pin(weights.root):
         model, _ = await store.adopt(asset_files(assets))
         with store.pin(model.root):
-            manifest = build_manifest(
-                run_id=library.run,
+            started_s = trio.current_time()
+            async with offer_deltas(
+                library,
                 version=version,
-                weights=weights.ref,
-                weights_sha256=weights_sha256,
-                assets=model.ref,
-                rules=rules,
-            )
-            held = await library.add(manifest, manifest_protocol.write(manifest, key))
+                weights=weights,
+                max_staleness=rules.max_staleness,
+                publish_every=rules.publish_every,
+            ) as deltas:
+                manifest = build_manifest(
+                    run_id=library.run,
+                    version=version,
+                    weights=weights.ref,
+                    weights_sha256=weights_sha256,
+                    assets=model.ref,
+                    rules=rules,
+                    deltas=deltas,
+                )
+                took_s = trio.current_time() - started_s
+                held = await library.add(manifest, manifest_protocol.write(manifest, key))
     _log.info(
         "version.published",
         version=version,
         size_bytes=weights.ref.size_bytes,
         num_chunks=weights.ref.num_chunks,
         root_sha256=weights.root.hex()[:16],
+        delta_bytes={d.base_version: d.payload.size_bytes for d in deltas},
+        deltas_took_s=round(took_s, 3),
     )
     return held
 

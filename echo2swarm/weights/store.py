@@ -211,12 +211,8 @@ class PayloadStore:
         if payload.is_complete:
             return
         target = self._folder_of(payload.root, is_partial=False)
-        # On the event loop, it is one system call: nobody sees a moment between.
-        try:
-            payload.folder.rename(target)
-        except OSError as exc:
-            raise layout.disk_error(exc, "cannot complete a payload", self._folder) from exc
-        payload.folder, payload.is_complete = target, True
+        payload.folder = self._moved(payload.folder, target)
+        payload.is_complete = True
         await trio.lowlevel.checkpoint()
 
     async def sha256(self, payload: Payload) -> bytes:
@@ -258,6 +254,61 @@ class PayloadStore:
             payload.is_complete = True
             return self._add(payload), content_sha256
 
+    def staging_folder(self, ref: PayloadRef) -> Path:
+        """Return where a payload may be made that :meth:`admit` then takes in.
+
+        Nothing is there yet; what is left there, the next process deletes.
+        """
+        return self._payloads_folder / f"{ref.root_sha256.hex()}.making"
+
+    async def admit(self, ref: PayloadRef, staging: Path, hashes: bytes) -> Payload:
+        """Take a payload that was made in its staging folder, and hashed meanwhile.
+
+        Args:
+            ref: what it is to be.
+            staging: holds its files; gone afterwards.
+            hashes: of the chunks of the bytes that are there.
+
+        Raises:
+            RemoteProtocolError: what was made is not the payload; nothing changed.
+            StoreError: it can't be moved.
+        """
+        if len(hashes) != HASH_BYTES * ref.num_chunks or root_of(hashes) != ref.root_sha256:
+            raise RemoteProtocolError("what was made is not the payload", reason=Reason.BAD_DELTA)
+        await self._on_disk(
+            partial(layout.write_about, staging, ref, hashes), "cannot complete a payload"
+        )
+        async with self._creating:
+            payload = self.get(ref.root_sha256)
+            if payload is not None and payload.ref != ref:
+                raise MalformedMessageError("the same chunks under other file names or sizes")
+            if payload is not None and payload.is_complete:
+                await self._in_thread(partial(shutil.rmtree, staging, ignore_errors=True))
+                return payload
+            fetched = None if payload is None else payload.folder
+            if payload is None:
+                payload = Payload(ref, staging)
+            payload.folder = self._moved(staging, self._folder_of(payload.root, is_partial=False))
+            # Who serves what had been fetched of it goes on with the whole.
+            payload.is_complete = True
+            _fill(payload, hashes, range(ref.num_chunks))
+            self._add(payload)
+            if fetched is not None:
+                await self._in_thread(partial(shutil.rmtree, fetched, ignore_errors=True))
+        return payload
+
+    async def find_damage(self, payload: Payload) -> bool:
+        """Return whether a complete payload on the disk is no longer what it was.
+
+        Raises:
+            StoreError: it can't be told.
+        """
+        hashes, everything = payload.hashes, range(payload.ref.num_chunks)
+        if hashes is None or not payload.is_complete:
+            raise LocalProtocolError("only a complete payload can be damaged")
+        check = partial(layout.verified, payload.folder, payload.ref, hashes, everything)
+        return len(await self._on_disk(check, "cannot check a payload")) < payload.ref.num_chunks
+
     async def prune(self, keep: Collection[bytes]) -> int:
         """Delete every payload that is neither in ``keep`` (roots) nor pinned; returns how many."""
         doomed = [p for p in self._payloads.values() if p.root not in keep]
@@ -276,6 +327,13 @@ class PayloadStore:
 
     def _folder_of(self, root: bytes, *, is_partial: bool) -> Path:
         return self._payloads_folder / (root.hex() + layout.PARTIAL_SUFFIX * is_partial)
+
+    def _moved(self, folder: Path, target: Path) -> Path:
+        # On the event loop, it is one system call: nobody sees a moment between.
+        try:
+            return folder.rename(target)
+        except OSError as exc:
+            raise layout.disk_error(exc, "cannot complete a payload", self._folder) from exc
 
     def _check_is_here(self, payload: Payload) -> None:
         if self.get(payload.root) is not payload:

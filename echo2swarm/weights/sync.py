@@ -1,10 +1,13 @@
 """A node's way to the newest version: manifest heard, payloads fetched, version held.
 
-Newest wins: a transfer that a newer manifest overtakes is abandoned while it is
-under half done (but never many times in a row, or a slow link would never hold
-anything). A version is held only when everything of it is here, verified, and
-its weights' hash is the one the learner signed; until then, and after any
-failure, what was held before stays.
+Newest wins: a transfer that a newer manifest overtakes is abandoned unless the
+newest is reached soonest by finishing it. Where there are no deltas to compare by,
+one that is over half done goes on; and none is abandoned many times in a row, or a
+slow link would never hold anything.
+
+A version is held only when everything of it is here, verified, and its weights'
+hash is the one the learner signed; until then, and after any failure, what was
+held before stays.
 """
 
 import random
@@ -18,15 +21,15 @@ import trio
 from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
-from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
+from echo2swarm.weights.fetch import FetchProgress, HoldersSource
 from echo2swarm.weights.library import HeldVersion, VersionLibrary
-from echo2swarm.weights.publish import FULL
+from echo2swarm.weights.obtain import Obtainer
 from echo2swarm.weights.traffic import Traffic
 from protocols.activation import MAX_REPORTS, PeerReport
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate, ManifestGate
 from protocols.ids import PeerId, PolicyVersion, short
-from protocols.manifest import PayloadRef, PolicyManifest, topic_of
+from protocols.manifest import PolicyManifest, topic_of
 from protocols.reasons import Reason
 
 FIRST_POLL_S: Final = 2.0
@@ -40,6 +43,8 @@ MAX_ASKED: Final = 3
 """Peers asked for a manifest, beside the learner, each time."""
 MAX_ABANDONED_IN_A_ROW: Final = 2
 MAX_CULPRITS: Final = 256
+PUBLISH_WEIGHT: Final = 0.3
+"""Of the newest pause between two versions, in their average."""
 
 _log = structlog.get_logger()
 
@@ -71,13 +76,22 @@ class PolicySync:
         self._learner = learner
         self._holders = holders
         self._rng = rng
-        self._traffic = traffic
+        self._obtainer = Obtainer(
+            network,
+            library,
+            learner=learner,
+            holders=holders,
+            rng=rng,
+            traffic=traffic,
+            on_fault=self._add_fault,
+        )
         self._gate = ManifestGate(library.learner_key, library.run)
         self._news = trio.Event()
         self._hinted = trio.Event()
         self._current: tuple[PolicyManifest, trio.CancelScope] | None = None
-        self._progress: FetchProgress | None = None
         self._num_abandoned_in_a_row = 0
+        self._publish_s: float | None = None
+        self._last_heard: tuple[int, float] | None = None
         self._faults: Counter[tuple[PeerId, Reason]] = Counter()
         if library.newest is not None:
             self._gate.judge(library.newest.sealed)
@@ -95,8 +109,8 @@ class PolicySync:
 
     @property
     def progress(self) -> FetchProgress | None:
-        """How far the weights being fetched are; None if none are."""
-        return self._progress
+        """How far what is being fetched is; None if nothing is."""
+        return self._obtainer.progress
 
     async def next_version(self, after: PolicyVersion | None) -> HeldVersion:
         """Return the newest version held, as soon as it is newer than ``after``.
@@ -154,15 +168,43 @@ class PolicySync:
         return judgement.fate
 
     def _tell_news(self) -> None:
+        newest = self._gate.newest
         _log.info("manifest.heard", version=self.known_version)
         self._news.set()
         self._news = trio.Event()
-        if self._current is None or self._num_abandoned_in_a_row >= MAX_ABANDONED_IN_A_ROW:
-            return
-        manifest, scope = self._current
-        payload = self._library.store.get(manifest.weights.root_sha256)
-        if payload is None or 2 * payload.held_bytes < manifest.weights.size_bytes:
-            scope.cancel()
+        if newest is not None:
+            self._time_publish(newest)
+        if newest is not None and self._current is not None:
+            manifest, scope = self._current
+            if not self._goes_on(manifest, newest):
+                scope.cancel()
+
+    def _time_publish(self, newest: PolicyManifest) -> None:
+        """Measure how long a version stays the newest."""
+        now_s = trio.current_time()
+        if self._last_heard is not None:
+            version, at_s = self._last_heard
+            num_publishes = (newest.version - version) / newest.publish_every
+            publish_s = (now_s - at_s) / num_publishes
+            last_s = publish_s if self._publish_s is None else self._publish_s
+            self._publish_s = last_s + PUBLISH_WEIGHT * (publish_s - last_s)
+        self._last_heard = newest.version, now_s
+
+    def _goes_on(self, current: PolicyManifest, newest: PolicyManifest) -> bool:
+        """Return whether the transfer for ``current`` goes on although ``newest`` is out."""
+        is_worth_it = self._obtainer.is_worth_finishing(current, newest, publish_s=self._publish_s)
+        if is_worth_it:
+            return True
+        num_newer = (newest.version - current.version) / newest.publish_every
+        if num_newer >= newest.num_versions_kept:
+            return False  # soon nobody has it any more
+        if self._num_abandoned_in_a_row >= MAX_ABANDONED_IN_A_ROW:
+            return True
+        if is_worth_it is None:
+            fetching = self._obtainer.fetching
+            payload = None if fetching is None else self._library.store.get(fetching.root_sha256)
+            return payload is not None and 2 * payload.held_bytes >= payload.ref.size_bytes
+        return False
 
     async def _poll(self) -> None:
         """Ask for the newest manifest when there is a hint, and now and then anyway."""
@@ -222,69 +264,22 @@ class PolicySync:
         self._current = manifest, scope
         try:
             with scope:
-                await self._obtain(manifest, sealed)
+                await self._obtainer.obtain(
+                    manifest,
+                    sealed,
+                    publish_s=self._publish_s,
+                    is_newest=lambda: self._gate.newest is manifest,
+                )
                 self._num_abandoned_in_a_row = 0
             if scope.cancelled_caught:
                 self._num_abandoned_in_a_row += 1
                 _log.info("version.abandoned", version=manifest.version, newer=self.known_version)
         finally:
-            self._current = self._progress = None
-
-    async def _obtain(self, manifest: PolicyManifest, sealed: bytes) -> None:
-        if manifest.codec != FULL:
-            raise RemoteProtocolError(
-                f"codec {manifest.codec!r} is not known here; update this software"
-            )
-        store = self._library.store
-        # What earlier transfers left and nobody will ask for again.
-        await self._library.prune(keep={manifest.weights.root_sha256, manifest.assets.root_sha256})
-        started_s = trio.current_time()
-        assets = await self._fetch(manifest.assets, with_progress=False)
-        with store.pin(assets.root_sha256):
-            weights = await self._fetch(manifest.weights, with_progress=True)
-            with store.pin(weights.root_sha256) as payload:
-                content_sha256 = await store.sha256(payload)
-                if content_sha256 == manifest.weights_sha256:
-                    # From here on there is nothing to abandon.
-                    with trio.CancelScope(shield=True):
-                        await self._library.add(manifest, sealed)
-        if content_sha256 != manifest.weights_sha256:
-            await store.delete(weights.root_sha256)
-            raise RemoteProtocolError(
-                "the weights are not those that the manifest was signed for",
-                reason=Reason.BAD_CHUNK_HASH,
-            )
-        _log.info(
-            "version.held",
-            version=manifest.version,
-            size_bytes=manifest.weights.size_bytes,
-            took_s=round(trio.current_time() - started_s, 3),
-        )
-
-    async def _fetch(self, ref: PayloadRef, *, with_progress: bool) -> PayloadRef:
-        payload = await fetch_payload(
-            self._network,
-            self._library.store,
-            ref,
-            holders=self._holders,
-            source=self._learner,
-            rng=self._rng,
-            traffic=self._traffic,
-            on_progress=self._set_progress if with_progress else _forget,
-            on_fault=self._add_fault,
-        )
-        return payload.ref
-
-    def _set_progress(self, progress: FetchProgress) -> None:
-        self._progress = progress
+            self._current = None
 
     def _add_fault(self, peer: PeerId, reason: Reason) -> None:
         if (peer, reason) in self._faults or len(self._faults) < MAX_CULPRITS:
             self._faults[peer, reason] += 1
-
-
-def _forget(_: FetchProgress) -> None:
-    """The assets are small, and fetched once."""
 
 
 async def _drain(messages: "trio.MemoryReceiveChannel[tuple[PeerId, bytes]]") -> None:

@@ -288,10 +288,9 @@ class FakePolicies:
         manifest = PolicyManifest(
             run_id=RUN,
             version=version,
-            base_version=None,
-            codec="full",
             weights=payload,
             weights_sha256=bytes(32),
+            deltas=(),
             assets=payload,
             sampling=SAMPLING,
             max_staleness=2,

@@ -44,8 +44,6 @@ SAMPLING: Final = sampling.SamplingParams(
 MANIFEST: Final = manifest.PolicyManifest(
     run_id=RUN,
     version=3,
-    base_version=None,
-    codec="full",
     weights=manifest.PayloadRef(
         root_sha256=b"\x11" * 32,
         size_bytes=300_000,
@@ -53,6 +51,19 @@ MANIFEST: Final = manifest.PolicyManifest(
         files=(manifest.FileRef("model.safetensors", 300_000),),
     ),
     weights_sha256=b"\x22" * 32,
+    deltas=(
+        manifest.Delta(
+            base_version=2,
+            base_root_sha256=b"\x44" * 32,
+            codec="xor-1",
+            payload=manifest.PayloadRef(
+                root_sha256=b"\x55" * 32,
+                size_bytes=4_000,
+                chunk_bytes=262_144,
+                files=(manifest.FileRef("2-3.xor-1", 4_000),),
+            ),
+        ),
+    ),
     assets=manifest.PayloadRef(
         root_sha256=b"\x33" * 32,
         size_bytes=900,

@@ -13,8 +13,11 @@ def gate() -> ManifestGate:
     return ManifestGate(KEY.public_key(), RunId(RUN))
 
 
-def sealed(version: int, *, note: str = "full") -> bytes:
-    return manifest.write(msgspec.structs.replace(MANIFEST, version=version, codec=note), KEY)
+def sealed(version: int, *, publish_every: int = 1) -> bytes:
+    other = msgspec.structs.replace(
+        MANIFEST, version=version, publish_every=publish_every, deltas=()
+    )
+    return manifest.write(other, KEY)
 
 
 def test_a_new_genuine_manifest_is_accepted_and_becomes_the_newest() -> None:
@@ -23,8 +26,8 @@ def test_a_new_genuine_manifest_is_accepted_and_becomes_the_newest() -> None:
     judgement = g.judge(sealed(3))
 
     assert judgement.fate is Fate.ACCEPT
-    assert judgement.manifest == MANIFEST
-    assert (g.newest, g.newest_bytes, g.newest_version) == (MANIFEST, sealed(3), 3)
+    assert judgement.manifest == manifest.read(sealed(3), KEY.public_key(), run=RunId(RUN))
+    assert (g.newest, g.newest_bytes, g.newest_version) == (judgement.manifest, sealed(3), 3)
 
 
 def test_before_any_manifest_there_is_no_newest() -> None:
@@ -57,7 +60,7 @@ def test_another_manifest_of_the_same_version_is_ignored() -> None:
     g = gate()
     g.judge(sealed(3))
 
-    judgement = g.judge(sealed(3, note="other"))
+    judgement = g.judge(sealed(3, publish_every=2))
 
     assert (judgement.fate, judgement.reason) == (Fate.IGNORE, Reason.OLD_VERSION)
     assert g.newest_bytes == sealed(3)

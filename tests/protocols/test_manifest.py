@@ -104,7 +104,11 @@ def test_a_payload_of_too_many_chunks_is_refused() -> None:
     size = (manifest.MAX_CHUNKS + 1) * manifest.MIN_CHUNK_BYTES
 
     with pytest.raises(MalformedMessageError, match="chunks, limit 262144"):
-        read(with_weights(size_bytes=size, files=(FileRef("a", size),)))
+        read(
+            with_weights(
+                size_bytes=size, chunk_bytes=manifest.MIN_CHUNK_BYTES, files=(FileRef("a", size),)
+            )
+        )
     manifest.check_payload(
         PayloadRef(
             bytes(32),
@@ -115,16 +119,59 @@ def test_a_payload_of_too_many_chunks_is_refused() -> None:
     )
 
 
+def with_delta(**changes: object) -> bytes:
+    """Return a sealed manifest whose delta is changed."""
+    delta = msgspec.structs.replace(MANIFEST.deltas[0], **changes)
+    return manifest.write(msgspec.structs.replace(MANIFEST, deltas=(delta,)), KEY)
+
+
 @pytest.mark.parametrize("base", [3, 4])
 def test_a_delta_on_itself_or_on_a_later_version_is_refused(base: int) -> None:
     with pytest.raises(MalformedMessageError, match=f"delta on {base}"):
-        read(manifest.write(msgspec.structs.replace(MANIFEST, base_version=base), KEY))
+        read(with_delta(base_version=base))
 
 
-def test_a_delta_on_an_older_version_is_lawful() -> None:
-    delta = msgspec.structs.replace(MANIFEST, base_version=2)
+def test_a_delta_from_the_weights_to_themselves_is_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="to themselves"):
+        read(with_delta(base_root_sha256=MANIFEST.weights.root_sha256))
 
-    assert read(manifest.write(delta, KEY)) == delta
+
+def test_a_delta_is_one_file_and_shorter_than_the_weights() -> None:
+    payload = MANIFEST.deltas[0].payload
+    two = (FileRef("a", 2_000), FileRef("b", 2_000))
+    with pytest.raises(MalformedMessageError, match="several files"):
+        read(with_delta(payload=msgspec.structs.replace(payload, files=two)))
+
+    size = MANIFEST.weights.size_bytes
+    long = msgspec.structs.replace(payload, size_bytes=size, files=(FileRef("a", size),))
+    with pytest.raises(MalformedMessageError, match="as long as the weights"):
+        read(with_delta(payload=long))
+
+
+def test_a_delta_whose_sizes_do_not_add_up_is_refused() -> None:
+    payload = msgspec.structs.replace(MANIFEST.deltas[0].payload, size_bytes=3_999)
+
+    with pytest.raises(MalformedMessageError, match="add up"):
+        read(with_delta(payload=payload))
+
+
+def test_two_deltas_on_one_base_are_refused_unless_their_codecs_differ() -> None:
+    delta = MANIFEST.deltas[0]
+    twice = msgspec.structs.replace(MANIFEST, deltas=(delta, delta))
+    with pytest.raises(MalformedMessageError, match="two deltas"):
+        read(manifest.write(twice, KEY))
+
+    other = msgspec.structs.replace(delta, codec="a-later-one")
+    either = msgspec.structs.replace(MANIFEST, deltas=(delta, other))
+    assert read(manifest.write(either, KEY)) == either
+
+
+def test_a_base_is_the_same_files_under_another_name() -> None:
+    base = manifest.base_of(MANIFEST, MANIFEST.deltas[0])
+
+    assert base.root_sha256 == MANIFEST.deltas[0].base_root_sha256
+    assert (base.files, base.size_bytes) == (MANIFEST.weights.files, MANIFEST.weights.size_bytes)
+    assert base.chunk_bytes == MANIFEST.weights.chunk_bytes
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "..", ".bashrc", "a\n", ""])
@@ -156,7 +203,7 @@ def test_chunks_cover_the_payload_without_gap_or_overlap(size: int, chunk: int) 
 @pytest.mark.parametrize(
     ("size", "chunk"),
     [
-        (1, 262_144),
+        (1, 65_536),
         (131_072_000, 262_144),
         (131_072_501, 524_288),
         (1_000_000_000, 2_097_152),
@@ -183,5 +230,5 @@ def test_a_payload_is_named_by_the_hash_of_its_chunk_hashes() -> None:
 
 
 def test_the_manifests_of_two_runs_travel_on_two_topics() -> None:
-    assert manifest.topic_of(RunId("a")) == "echo2/a/manifest/1"
+    assert manifest.topic_of(RunId("a")) == "echo2/a/manifest/1.1"
     assert manifest.topic_of(RunId("a")) != manifest.topic_of(RunId("b"))

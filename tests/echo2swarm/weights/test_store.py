@@ -162,9 +162,10 @@ CHILD = """
 import sys, trio
 from pathlib import Path
 from echo2swarm.weights.store import open_store
+from protocols.manifest import MIN_CHUNK_BYTES
 from tests.echo2swarm.weights.made import made
 async def main():
-    payload = made(size=40 * 262144)
+    payload = made(size=40 * MIN_CHUNK_BYTES)
     async with open_store(Path(sys.argv[1])) as store:
         stored = await store.begin(payload.ref)
         print("had", stored.num_held, flush=True)

@@ -14,7 +14,7 @@ from echo2swarm.weights.library import open_library
 from echo2swarm.weights.publish import PolicyRules
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
-from protocols.manifest import topic_of
+from protocols.manifest import MIN_CHUNK_BYTES, topic_of
 from protocols.reasons import Reason
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, STRANGER_KEY
 from tests.echo2swarm.weights.swarm import LEARNER, SIZE, Node, learner, node
@@ -77,7 +77,7 @@ async def test_three_nodes_cost_the_learner_little_more_than_one_copy(
             nodes.append(
                 await stack.enter_async_context(node(hub, folder, number=number, connect_to=others))
             )
-        size = 200 * 262144
+        size = 200 * MIN_CHUNK_BYTES
         published = await owner.publish(0, size=size)
         with trio.fail_after(120):
             for joined in nodes:
@@ -144,8 +144,8 @@ async def test_a_restarted_node_goes_on_with_the_chunks_it_had(
             assert num_kept >= 10
             with trio.fail_after(60):
                 await second.sync.next_version(None)
-        assert had_bytes + second.traffic.received_bytes <= SIZE + 3 * 262144 + 100
-        assert second.traffic.received_bytes <= SIZE - (num_kept - 1) * 262144
+        assert had_bytes + second.traffic.received_bytes <= SIZE + 3 * MIN_CHUNK_BYTES + 100
+        assert second.traffic.received_bytes <= SIZE - (num_kept - 1) * MIN_CHUNK_BYTES
 
 
 async def test_a_restarted_node_holds_what_it_held_without_any_network(
@@ -164,7 +164,7 @@ async def test_a_newer_version_overtakes_a_transfer_that_is_under_half_done(
     tmp_path: Path, hub: MemoryHub, autojump_clock: MockClock
 ) -> None:
     async with learner(hub, tmp_path / "l") as owner:
-        old = await owner.publish(0, size=200 * 262144)
+        old = await owner.publish(0, size=200 * MIN_CHUNK_BYTES)
         async with node(hub, tmp_path / "n", connect_to=[owner.network]) as joined:
             payload = await joined.library.store.wait_for(old.manifest.weights.root_sha256)
             await payload.wait_for_news(20)
@@ -301,18 +301,18 @@ async def test_versions_kept_are_as_many_as_the_manifest_says(
     ):
         after = None
         for version in range(5):
-            await owner.publish(version, size=3 * 262144, rules=rules)
+            await owner.publish(version, size=3 * MIN_CHUNK_BYTES, rules=rules)
             with trio.fail_after(60):
                 after = (await joined.sync.next_version(after)).version
         assert list(joined.library.versions) == [2, 3, 4]
-        assert await joined.library.store.bytes_on_disk() < 5 * 3 * 262144
+        assert await joined.library.store.bytes_on_disk() < 5 * 3 * MIN_CHUNK_BYTES
 
 
 async def test_nothing_is_left_running_when_a_sync_is_cancelled(
     tmp_path: Path, hub: MemoryHub, autojump_clock: MockClock
 ) -> None:
     async with learner(hub, tmp_path / "l") as owner:
-        await owner.publish(0, size=200 * 262144)
+        await owner.publish(0, size=200 * MIN_CHUNK_BYTES)
         before = trio.lowlevel.current_statistics().tasks_living
         async with node(hub, tmp_path / "n", connect_to=[owner.network]) as joined:
             await joined.library.store.wait_for(owner.library.newest.manifest.weights.root_sha256)  # type: ignore[union-attr]

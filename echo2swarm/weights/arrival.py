@@ -1,0 +1,150 @@
+"""By which way a version arrives soonest: whole, or as a delta on what is here.
+
+Pure: the same facts, the same answer; ties go to the first in the order of the types below.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from protocols.manifest import Delta, PayloadRef, PolicyManifest, base_of
+
+ASSUMED_BYTES_PER_S: Final = 3e6
+"""What a link is taken for before anything has come over it."""
+REBUILT_BYTES_PER_S: Final = 250e6
+"""A cautious guess at how fast whole weights come out of base and delta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Fetch the weights as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """Fetch a delta on weights that are here."""
+
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Bridged:
+    """Fetch the weights of an older version as they are, then a delta on them."""
+
+    delta: Delta
+
+
+Way = Whole | Patched | Bridged
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a choice is made of."""
+
+    missing_bytes: Callable[[PayloadRef], int]
+    """How much of a payload is not here yet."""
+    bytes_per_s: float | None = None
+    """At which rate payloads came lately; None before the first."""
+    publish_s: float | None = None
+    """Seconds from one version to the next; None if that is not known."""
+    codecs: Collection[str]
+    """Those that can be decoded; none if deltas are not to be used."""
+
+
+def choose_way(manifest: PolicyManifest, facts: Facts) -> Way:
+    """Return the way by which the version of ``manifest`` arrives soonest.
+
+    A way that is so slow that its first half is of no use any more when it is done
+    comes after all that are not.
+    """
+    return min(_ways(manifest, facts), key=lambda way: _cost(way, manifest, facts))
+
+
+def first_fetched(manifest: PolicyManifest, way: Way) -> PayloadRef:
+    """Return the payload that a way begins with."""
+    match way:
+        case Whole():
+            return manifest.weights
+        case Patched(delta):
+            return delta.payload
+        case Bridged(delta):
+            return base_of(manifest, delta)
+
+
+def is_worth_finishing(
+    current: PolicyManifest, fetching: PayloadRef, newest: PolicyManifest, facts: Facts
+) -> bool | None:
+    """Return whether a transfer for ``current`` is to go on although ``newest`` is known.
+
+    It is if the soonest way to the newest version begins with it, or if finishing it and
+    then taking the step to the newest is sooner than that. None if the newest has no step
+    from the current one, so that there is nothing to compare.
+    """
+    way = choose_way(newest, facts)
+    if first_fetched(newest, way).root_sha256 == fetching.root_sha256:
+        return True
+    if fetching.root_sha256 not in {r.root_sha256 for r in _last_fetched(current)}:
+        return False  # a bridge to nowhere
+    steps = [
+        delta
+        for delta in _known_deltas(newest, facts)
+        if delta.base_root_sha256 == current.weights.root_sha256
+    ]
+    if not steps:
+        return None
+    after_all_bytes = facts.missing_bytes(fetching) + facts.missing_bytes(steps[0].payload)
+    num_patched = 1 if fetching == current.weights else 2
+    after_all_s = _seconds(after_all_bytes, facts) + num_patched * _rebuilt_s(newest)
+    return after_all_s <= _cost(way, newest, facts)[1]
+
+
+def _last_fetched(manifest: PolicyManifest) -> list[PayloadRef]:
+    """Return the payloads any of which makes the version whole."""
+    return [manifest.weights, *(delta.payload for delta in manifest.deltas)]
+
+
+def _ways(manifest: PolicyManifest, facts: Facts) -> list[Way]:
+    ways: list[Way] = [Whole()]
+    deltas = _known_deltas(manifest, facts)
+    ways += [Patched(d) for d in deltas if not facts.missing_bytes(base_of(manifest, d))]
+    ways += [Bridged(d) for d in deltas if facts.missing_bytes(base_of(manifest, d))]
+    return ways
+
+
+def _known_deltas(manifest: PolicyManifest, facts: Facts) -> list[Delta]:
+    return [delta for delta in manifest.deltas if delta.codec in facts.codecs]
+
+
+def _cost(way: Way, manifest: PolicyManifest, facts: Facts) -> tuple[bool, float]:
+    """Return (whether it comes too late to be of use, seconds)."""
+    match way:
+        case Whole():
+            first_s = _seconds(facts.missing_bytes(manifest.weights), facts)
+            return first_s > _useful_s(manifest, manifest.version, facts), first_s
+        case Patched(delta):
+            step_s = _seconds(facts.missing_bytes(delta.payload), facts) + _rebuilt_s(manifest)
+            return False, step_s
+        case Bridged(delta):
+            first_s = _seconds(facts.missing_bytes(base_of(manifest, delta)), facts)
+            step_s = _seconds(facts.missing_bytes(delta.payload), facts) + _rebuilt_s(manifest)
+            return first_s > _useful_s(manifest, delta.base_version, facts), first_s + step_s
+
+
+def _useful_s(manifest: PolicyManifest, version: int, facts: Facts) -> float:
+    """Return for how long a version stays a base of newer ones."""
+    if facts.publish_s is None:
+        return inf
+    anchor = min((d.base_version for d in manifest.deltas), default=manifest.version)
+    if version == anchor != manifest.version:
+        return inf
+    num_publishes_ago = (manifest.version - version) / manifest.publish_every
+    return (manifest.max_staleness + 1 - num_publishes_ago) * facts.publish_s
+
+
+def _seconds(num_bytes: int, facts: Facts) -> float:
+    return num_bytes / (facts.bytes_per_s or ASSUMED_BYTES_PER_S)
+
+
+def _rebuilt_s(manifest: PolicyManifest) -> float:
+    return manifest.weights.size_bytes / REBUILT_BYTES_PER_S
