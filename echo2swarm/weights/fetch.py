@@ -296,6 +296,7 @@ class _Fetch:
         else:
             is_good = True
             self._retries.pop(peer, None)
+            self._traffic.add_verified(peer, len(data))
             self._report_progress()
         self._perform(self._core.chunk_checked(peer, index, is_good=is_good, now_s=_now_s()))
 

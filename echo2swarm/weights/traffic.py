@@ -15,6 +15,7 @@ class Traffic:
     def __init__(self) -> None:
         self._sent_bytes: dict[PeerId, int] = {}
         self._received_bytes: dict[PeerId, int] = {}
+        self._verified_bytes: dict[PeerId, int] = {}
         self._total_sent_bytes = 0
         self._total_received_bytes = 0
 
@@ -38,6 +39,11 @@ class Traffic:
         """Chunk bytes received, by peer."""
         return dict(self._received_bytes)
 
+    @property
+    def verified_from(self) -> Mapping[PeerId, int]:
+        """Bytes of chunks that were the right ones, by peer."""
+        return dict(self._verified_bytes)
+
     def add_sent(self, peer: PeerId, num_bytes: int) -> None:
         """Count bytes sent to ``peer``."""
         self._total_sent_bytes += num_bytes
@@ -47,6 +53,10 @@ class Traffic:
         """Count bytes received from ``peer``."""
         self._total_received_bytes += num_bytes
         _add(self._received_bytes, peer, num_bytes)
+
+    def add_verified(self, peer: PeerId, num_bytes: int) -> None:
+        """Count bytes received from ``peer`` that have proven right."""
+        _add(self._verified_bytes, peer, num_bytes)
 
 
 def _add(counts: dict[PeerId, int], peer: PeerId, num_bytes: int) -> None:

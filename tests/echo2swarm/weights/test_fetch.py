@@ -237,6 +237,9 @@ async def test_a_bad_holder_beside_a_good_one_prevents_nothing(
         assert stored.is_complete
         assert (stored.files / "a").read_bytes() == payload.files["a"]
         assert me.faults == ([] if fault is None else [(bad.peer, fault)])
+        if fault is Reason.BAD_CHUNK_HASH:
+            assert me.traffic.received_from[bad.peer]
+            assert me.traffic.verified_from == {good.network.peer: len(payload.data)}
 
 
 @pytest.mark.parametrize("serve", [serve_wrong_hashes, talk_nonsense, serve_nothing])
