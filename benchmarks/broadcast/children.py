@@ -44,6 +44,9 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                # Its own share of the processors, as on a machine of its own; and Ctrl-C is
+                # for the parent, which then cleans up.
+                start_new_session=True,
             )
         self._process = process
         assert process.stdout is not None  # noqa: S101 - it was asked for

@@ -36,6 +36,7 @@ class SwitchWires:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # Ctrl-C is for the parent; and see `hurry` there
         )
         for namespace, link in zip(self._namespaces, links, strict=True):
             self._tell(f"host /run/netns/{namespace} {self._device} {switch_settings(link)}")
