@@ -59,19 +59,28 @@ def word_type(word_bytes: int) -> np.dtype[Any]:
     return np.dtype(f"<u{word_bytes}")
 
 
-def change_between(old: NDArray[np.uint64], new: NDArray[np.uint64], word_bytes: int) -> Change:
-    """Return what changed from ``old`` to ``new``, eight bytes an item; ``old`` is overwritten."""
+def change_between(
+    old: NDArray[np.uint64], new: NDArray[np.uint64], *, num_words: int, word_bytes: int
+) -> Change:
+    """Return what changed in a block's words.
+
+    Args:
+        old: the block as it was, eight bytes an item, filled up with zeros; overwritten.
+        new: the same as it is now.
+        num_words: how many words it has without what it is filled up with.
+        word_bytes: how wide they are.
+    """
     dtype = word_type(word_bytes)
     changed = np.bitwise_xor(old, new, out=old)  # new memory costs as much again
     # Eight bytes at a time, since most are the same; then word by word among the others.
     where = np.flatnonzero(changed != 0)
     if where.size > DENSE_SHARE * changed.size:
-        return _of_words(changed.view(dtype))
+        return _of_words(changed.view(dtype)[:num_words])
     words_per_item = 8 // word_bytes
     items = changed[where].view(dtype)
     among = np.flatnonzero(items != 0)
     positions = where[among // words_per_item] * words_per_item + among % words_per_item
-    return Sparse(positions.astype(np.int32), items[among])
+    return _shorter(positions.astype(np.int32), items[among], num_words)
 
 
 def _of_words(values: Words) -> Change:
@@ -81,16 +90,19 @@ def _of_words(values: Words) -> Change:
     return Sparse(positions.astype(np.int32), values[positions])
 
 
-def cut(change: Change, num_words: int) -> Change:
-    """Return a change without the words that only fill up the last item of a block."""
-    return Dense(change.values[:num_words]) if isinstance(change, Dense) else change
+def _shorter(positions: Positions, values: Words, num_words: int) -> Change:
+    if positions.size <= DENSE_SHARE * num_words:
+        return Sparse(positions, values)
+    words = np.zeros(num_words, values.dtype)
+    words[positions] = values
+    return Dense(words)
 
 
-def merged(first: Change, second: Change) -> Change:
+def merged(first: Change, second: Change, *, num_words: int) -> Change:
     """Return the change that is ``first`` and then ``second``."""
     match first, second:
         case Sparse(), Sparse():
-            return _merged_sparse(first, second)
+            return _shorter(*_merged_sparse(first, second), num_words)
         case Dense(values), Dense(others):
             return _of_words(np.bitwise_xor(values, others))
         case Dense(values), Sparse(positions, others):
@@ -98,14 +110,10 @@ def merged(first: Change, second: Change) -> Change:
             values[positions] ^= others
             return _of_words(values)
         case _:
-            return merged(second, first)
+            return merged(second, first, num_words=num_words)
 
 
-def _merged_sparse(first: Sparse, second: Sparse) -> Sparse:
-    if not first.positions.size:
-        return second
-    if not second.positions.size:
-        return first
+def _merged_sparse(first: Sparse, second: Sparse) -> tuple[Positions, Words]:
     positions = np.concatenate((first.positions, second.positions))
     values = np.concatenate((first.values, second.values))
     order = np.argsort(positions, kind="stable")  # two runs in order: one pass
@@ -114,7 +122,7 @@ def _merged_sparse(first: Sparse, second: Sparse) -> Sparse:
     values[is_twin] ^= values[is_twin + 1]
     keep = values != 0
     keep[is_twin + 1] = False
-    return Sparse(positions[keep], values[keep])
+    return positions[keep], values[keep]
 
 
 def apply(change: Change, words: Words) -> None:

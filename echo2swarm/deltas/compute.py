@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from echo2swarm.deltas.blocks import apply, change_between, cut, merged, word_type
+from echo2swarm.deltas.blocks import apply, change_between, merged, word_type
 from echo2swarm.deltas.content import ContentReader, ContentWriter
 from echo2swarm.deltas.errors import BadDeltaError, WrongBaseError
 from echo2swarm.deltas.stream import (
@@ -70,8 +70,13 @@ def diff(
             before[num_items - 1] = after[num_items - 1] = 0
             olds.fill(before_bytes[:length])
             news.fill(after_bytes[:length])
-            change = change_between(before[:num_items], after[:num_items], word_bytes)
-            writer.add(cut(change, header.num_words(index)))
+            change = change_between(
+                before[:num_items],
+                after[:num_items],
+                num_words=header.num_words(index),
+                word_bytes=word_bytes,
+            )
+            writer.add(change)
             _check_size(writer, max_bytes)
             yield
 
@@ -109,8 +114,8 @@ def merge(first: Path, second: Path, target: Path, *, max_bytes: int) -> Steps:
         changes = (
             read_changes(source, each) for source, each in zip(sources, (one, two), strict=True)
         )
-        for before, after in zip(*changes, strict=True):
-            writer.add(merged(before, after))
+        for index, (before, after) in enumerate(zip(*changes, strict=True)):
+            writer.add(merged(before, after, num_words=header.num_words(index)))
             _check_size(writer, max_bytes)
             yield
 
