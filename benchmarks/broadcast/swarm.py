@@ -44,6 +44,11 @@ class Run:
     """For each peer: seconds since the publication, and bytes held then."""
 
     @property
+    def first_s(self) -> float:
+        """From the publication until somebody held some of it, to a quarter of a second."""
+        return min((at for line in self.timeline for at, held in line if held), default=self.last_s)
+
+    @property
     def summary(self) -> str:
         """The rest of it, for people."""
         cpu_s = sum(self.cpu_s) / len(self.cpu_s)
