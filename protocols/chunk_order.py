@@ -1,4 +1,4 @@
-"""Which chunk to ask a holder for next: the rarest it has, our share first, ties at random.
+"""Which chunk to ask a holder for next: the rarest it has, ties at random.
 
 Bookkeeping for :mod:`protocols.chunk_pull`. Each step costs time in proportion
 to the number of holders, whatever the number of chunks.
@@ -17,7 +17,7 @@ class Rng(Protocol):
         ...
 
 
-class _Bag:
+class Bag:
     """A set of integers from which one can be drawn at random."""
 
     __slots__ = ("_items", "_places")
@@ -29,16 +29,22 @@ class _Bag:
     def __len__(self) -> int:
         return len(self._items)
 
+    def __contains__(self, item: int) -> bool:
+        return item in self._places
+
     def add(self, item: int) -> None:
+        """Put in an item that is not in."""
         self._places[item] = len(self._items)
         self._items.append(item)
 
     def remove(self, item: int) -> None:
+        """Take out an item that is in."""
         place, last = self._places.pop(item), self._items.pop()
         if last != item:
             self._items[place], self._places[last] = last, place
 
     def draw(self, rng: Rng) -> int:
+        """Return any item; it stays in."""
         return self._items[rng.randrange(len(self._items))]
 
 
@@ -47,9 +53,6 @@ class RarestFirst:
 
     The *rarity* of a chunk is the number of holders that have it, of those that count:
     a holder's claims are kept from the start, but count only from :meth:`count` on.
-
-    Our *share* are the chunks that we ask for first among equally rare ones. Peers who
-    take disjoint shares fetch different chunks, though news of each other's is late.
     """
 
     def __init__(self, *, num_chunks: int, rng: Rng) -> None:
@@ -57,10 +60,9 @@ class RarestFirst:
         self._num_chunks = num_chunks
         self._is_open = bytearray(num_chunks)
         self._rarity = [0] * num_chunks
-        self._is_other = bytearray(num_chunks)
         self._has: dict[PeerId, bytearray] = {}
         self._counted: set[PeerId] = set()
-        self._bags: dict[PeerId, dict[tuple[int, int], _Bag]] = {}
+        self._bags: dict[PeerId, dict[int, Bag]] = {}
 
     def add_holder(self, holder: PeerId) -> None:
         """Start keeping books on a holder; it has nothing yet, and doesn't count."""
@@ -85,19 +87,6 @@ class RarestFirst:
         for index, has in enumerate(self._has[holder]):
             if has:
                 self._shift(index, +1)
-
-    def set_share(self, *, rank: int, num_shares: int) -> None:
-        """Make every ``num_shares``-th chunk our share, beginning with chunk ``rank``."""
-        for index in range(self._num_chunks):
-            is_other = index % num_shares != rank
-            if is_other != self._is_other[index]:
-                holders = [h for h, has in self._has.items() if has[index]]
-                holders = holders if self._is_open[index] else []
-                for holder in holders:
-                    self._bag(holder, index).remove(index)
-                self._is_other[index] = is_other
-                for holder in holders:
-                    self._bag(holder, index).add(index)
 
     def has(self, holder: PeerId, index: int) -> bool:
         """Whether ``holder`` says that it has a chunk."""
@@ -139,27 +128,15 @@ class RarestFirst:
                 if has[index]:
                     self._bag(holder, index).remove(index)
 
-    def rarest(self, holder: PeerId, *, max_rarity: int | None = None) -> int | None:
-        """Return the rarest open chunk that ``holder`` has, ties at random; None if there is none.
-
-        Args:
-            holder: whom to ask.
-            max_rarity: leave out chunks that more holders than this have.
-        """
+    def rarest(self, holder: PeerId) -> int | None:
+        """Return the rarest open chunk that ``holder`` has; None if there is none."""
         bags = self._bags[holder]
-        first = min((place for place, bag in bags.items() if bag), default=None)
-        if first is None or (max_rarity is not None and first[0] > max_rarity):
-            return None
-        return bags[first].draw(self._rng)
+        first = min((rarity for rarity, bag in bags.items() if bag), default=None)
+        return None if first is None else bags[first].draw(self._rng)
 
-    def num_open(self, holder: PeerId) -> int:
-        """Return how many open chunks ``holder`` has."""
-        return sum(len(bag) for bag in self._bags[holder].values())
-
-    def _bag(self, holder: PeerId, index: int) -> _Bag:
+    def _bag(self, holder: PeerId, index: int) -> Bag:
         """Return the bag a chunk is in: they are drawn from in the order of their keys."""
-        key = self._rarity[index], self._is_other[index]
-        return self._bags[holder].setdefault(key, _Bag())
+        return self._bags[holder].setdefault(self._rarity[index], Bag())
 
     def _shift(self, index: int, by: int) -> None:
         """Change a chunk's rarity, and move it to the bags of the new one."""

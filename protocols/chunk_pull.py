@@ -1,17 +1,15 @@
 """Pulling one payload from all who hold parts of it, without I/O.
 
-Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/1.0.0``.
+Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.0.0``.
 
 The caller owns streams, disk and clock: it reports what happened, with the
 time, and performs the effects it gets back, in order. The rules:
 
-- every holder has at most ``max_outstanding`` requests open, one until it has proven
-  itself by a good chunk; what a holder merely claims changes nobody else's turn;
-- rarest chunk first, among equals those of our share (the peers we know divide the
-  chunks by their rank), ties at random: so peers fetch different chunks, and trade them;
-- the source (the learner) is asked only for what no proven peer has, unless the peers
-  would take longer to deliver the rest than everything has taken so far, and longer
-  than ``source_patience_s``;
+- every holder has as many requests open as keep its link busy, at least two; one until it
+  has proven itself by a good chunk: what a holder merely claims changes nobody else's turn;
+- rarest chunk first, ties at random: so peers fetch different chunks, and trade them. The
+  source (the learner) is a holder like others: that it sends each chunk once only, as long
+  as peers can pass it on, is its own doing: it deals;
 - no chunk is asked of two holders, except at the end: when nothing else is left to ask
   for, a chunk that has been waited for longer than ``endgame_after_s`` is asked once more;
 - a bad hash bans the holder for this payload; silence drops it, and it may come back,
@@ -25,18 +23,17 @@ Per chunk::
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from math import exp, inf
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
+from protocols.chunk_holder import Holder, PullSettings
 from protocols.chunk_order import RarestFirst, Rng
-from protocols.chunks import MAX_OUTSTANDING, indices_in
+from protocols.chunks import indices_in
 from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 
-RATE_WINDOW_S: Final = 5.0
-"""Over about this long the peers' delivery rate is measured."""
 MAX_SILENCES: Final = 3
 """A holder that was silent this often, and brought nothing between, is banned."""
 MAX_REFUSALS: Final = 3
@@ -76,48 +73,14 @@ class Finished:
 Effect = AskHashes | AskChunk | DropHolder | Finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullSettings:
-    """The numbers in the rules above."""
-
-    max_outstanding: int = 2
-    chunk_timeout_s: float = 30.0
-    """For each request that is ahead of it at the same holder, a request gets this once more."""
-    endgame_after_s: float = 2.0
-    source_grace_s: float = 1.0
-    """So long the source is idle before it is asked for what peers have too."""
-    source_patience_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_outstanding <= MAX_OUTSTANDING:
-            raise ValueError(f"max_outstanding must be 1 to {MAX_OUTSTANDING}")
-
-
-@dataclass(slots=True)
-class _Asked:
-    at_s: float
-    deadline_s: float
-
-
-@dataclass(slots=True)
-class _Holder:
-    has_hashes: bool
-    chunks: dict[int, _Asked] = field(default_factory=dict)
-    """What it was asked for and has not answered."""
-    hashes: _Asked | None = None
-    is_proven: bool = False
-    num_refusals: int = 0
-
-
 class ChunkPull:
     """The state of one payload's download.
 
     Args:
-        me: our own peer id; decides our share.
         num_chunks: of the payload.
         missing: the chunks that are not here yet.
         has_hashes: whether the list of chunk hashes is here.
-        source: the holder whose uplink is to be spared, if there is one.
+        source: the holder that is trusted from the start, if there is one.
         rng: breaks ties.
         settings: see :class:`PullSettings`.
     """
@@ -125,7 +88,6 @@ class ChunkPull:
     def __init__(
         self,
         *,
-        me: PeerId,
         num_chunks: int,
         missing: Iterable[int],
         has_hashes: bool,
@@ -133,7 +95,6 @@ class ChunkPull:
         rng: Rng,
         settings: PullSettings | None = None,
     ) -> None:
-        self._me = me
         self._num_chunks = num_chunks
         self._has_hashes = has_hashes
         self._source = source
@@ -142,15 +103,10 @@ class ChunkPull:
         self._missing = set(missing)
         self._unasked = set(self._missing)
         self._checking: dict[int, int] = {}
-        self._holders: dict[PeerId, _Holder] = {}
+        self._holders: dict[PeerId, Holder] = {}
         self._banned: set[PeerId] = set()
         self._silences: dict[PeerId, int] = {}
         """How often a holder was silent since it last brought a chunk."""
-        self._began_at_s = inf
-        """When the first chunk was asked for."""
-        self._peer_rate = 0.0
-        self._peer_rate_at_s = -inf
-        self._source_idle_since_s: float | None = None
         self._wake_at_s = inf
         for index in self._unasked:
             self._order.open(index)
@@ -181,11 +137,10 @@ class ChunkPull:
         except MalformedMessageError as exc:
             self._banned.add(holder)
             return [DropHolder(holder, str(exc), exc.reason)]
-        self._holders[holder] = _Holder(has_hashes)
+        self._holders[holder] = Holder(has_hashes)
         self._order.add_holder(holder)
         if holder == self._source:
             self._order.count(holder)
-        self._divide()
         for index in indices:
             self._order.add_chunk(holder, index)
         return self._ask(now_s)
@@ -209,9 +164,9 @@ class ChunkPull:
             self._has_hashes = True
         if state is None:
             return []
-        if state.hashes is None:
+        if state.hashes_asked_s is None:
             return self._fault(holder, "sent hashes unasked", Reason.MALFORMED, now_s)
-        state.hashes = None
+        state.hashes_asked_s = None
         if not is_good:
             return self._fault(holder, "sent wrong hashes", Reason.BAD_CHUNK_HASH, now_s)
         self._has_hashes = True
@@ -226,8 +181,10 @@ class ChunkPull:
         state = self._holders.get(holder)
         if state is None:
             return []
-        if state.chunks.pop(index, None) is None:
+        asked = state.chunks.pop(index, None)
+        if asked is None:
             return self._fault(holder, "sent a chunk unasked", Reason.MALFORMED, now_s)
+        state.arrived(asked, now_s)
         if index in self._missing:
             self._checking[index] = self._checking.get(index, 0) + 1
         return self._ask_one(holder, now_s)
@@ -245,9 +202,6 @@ class ChunkPull:
         self._missing.discard(index)
         self._unasked.discard(index)
         self._order.close(index)
-        if holder != self._source:
-            self._peer_rate = self._peer_rate_per_s(now_s) + 1 / RATE_WINDOW_S
-            self._peer_rate_at_s = now_s
         if holder in self._holders:
             self._holders[holder].is_proven = True
             self._order.count(holder)
@@ -284,15 +238,15 @@ class ChunkPull:
 
     def next_deadline_s(self) -> float:
         """Return when :meth:`deadline_passed` must next be called; ``inf`` for never."""
-        deadline_s = min((asked.deadline_s for asked in self._all_asked()), default=inf)
-        return min(deadline_s, self._wake_at_s)
+        deadlines_s = (state.deadline_s(self._settings) for state in self._holders.values())
+        return min(min(deadlines_s, default=inf), self._wake_at_s)
 
     def deadline_passed(self, now_s: float) -> list[Effect]:
         """Drop the holders that are silent, and see what else the time brings."""
         silent = [
             holder
             for holder, state in self._holders.items()
-            if any(a.deadline_s <= now_s for a in (*state.chunks.values(), state.hashes) if a)
+            if state.deadline_s(self._settings) <= now_s
         ]
         for holder in silent:
             self._silences[holder] = self._silences.get(holder, 0) + 1
@@ -301,24 +255,14 @@ class ChunkPull:
             self._forget(holder)
         return [*(DropHolder(holder, "silent") for holder in silent), *self._ask(now_s)]
 
-    def _all_asked(self) -> Iterable[_Asked]:
-        for state in self._holders.values():
-            yield from state.chunks.values()
-            if state.hashes is not None:
-                yield state.hashes
-
     def _ask(self, now_s: float) -> list[Effect]:
-        """Fill every holder's turn: peers before the source."""
+        """Fill every holder's turn."""
         self._wake_at_s = inf
         if self.is_finished:
             return []
         if not self._has_hashes:
             return self._ask_hashes(now_s)
-        effects = [
-            effect
-            for holder in sorted(self._holders, key=lambda h: h == self._source)
-            for effect in self._fill(holder, now_s)
-        ]
+        effects = [e for holder in self._holders for e in self._fill(holder, now_s)]
         return effects + self._ask_again(now_s)
 
     def _ask_one(self, holder: PeerId, now_s: float) -> list[Effect]:
@@ -330,7 +274,7 @@ class ChunkPull:
     def _fill(self, holder: PeerId, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
         while self._has_free_turn(holder):
-            index = self._next_chunk(holder, now_s)
+            index = self._order.rarest(holder)
             if index is None:
                 break
             effects.append(self._ask_for(holder, index, now_s))
@@ -341,6 +285,10 @@ class ChunkPull:
         effects: list[Effect] = []
         if self._unasked:
             return effects
+        oldest_s = min((state.oldest_asked_s for state in self._holders.values()), default=inf)
+        if now_s < (ripe_at_s := oldest_s + self._settings.endgame_after_s):
+            self._wake_at_s = min(self._wake_at_s, ripe_at_s)
+            return effects
         for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
             while self._has_free_turn(holder):
                 index = self._endgame_chunk(holder, now_s)
@@ -350,16 +298,16 @@ class ChunkPull:
         return effects
 
     def _ask_hashes(self, now_s: float) -> list[Effect]:
-        waiting = [state.hashes for state in self._holders.values() if state.hashes]
+        waiting = [s for state in self._holders.values() if (s := state.hashes_asked_s) is not None]
         if len(waiting) > 1:
             return []
-        if waiting and now_s < (second_at_s := waiting[0].at_s + self._settings.endgame_after_s):
+        if waiting and now_s < (second_at_s := waiting[0] + self._settings.endgame_after_s):
             self._wake_at_s = second_at_s
             return []
         for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
             state = self._holders[holder]
-            if state.has_hashes and state.hashes is None:
-                state.hashes = _Asked(now_s, now_s + self._settings.chunk_timeout_s)
+            if state.has_hashes and state.hashes_asked_s is None:
+                state.hashes_asked_s = now_s
                 return [AskHashes(holder)]
         return []
 
@@ -367,42 +315,16 @@ class ChunkPull:
         return holder == self._source or self._holders[holder].is_proven
 
     def _has_free_turn(self, holder: PeerId) -> bool:
-        limit = self._settings.max_outstanding if self._is_trusted(holder) else 1
-        return len(self._holders[holder].chunks) < limit
-
-    def _next_chunk(self, holder: PeerId, now_s: float) -> int | None:
-        if holder != self._source:
-            return self._order.rarest(holder)
-        index = self._order.rarest(holder, max_rarity=1)
-        if index is not None:
-            self._source_idle_since_s = None
-        elif self._peers_are_too_slow(holder, now_s):
-            index = self._order.rarest(holder)
-        return index
-
-    def _peers_are_too_slow(self, source: PeerId, now_s: float) -> bool:
-        """Whether to ask the source, which has nothing rare, for what peers have too."""
-        num_open = self._order.num_open(source)
-        if not num_open:
-            self._source_idle_since_s = None
-            return False
-        if self._source_idle_since_s is None:
-            self._source_idle_since_s = now_s
-        self._wake_at_s = min(self._wake_at_s, now_s + self._settings.source_grace_s)
-        if now_s - self._source_idle_since_s < self._settings.source_grace_s:
-            return False
-        patience_s = max(self._settings.source_patience_s, now_s - self._began_at_s)
-        return num_open > self._peer_rate_per_s(now_s) * patience_s
-
-    def _peer_rate_per_s(self, now_s: float) -> float:
-        return self._peer_rate * exp((self._peer_rate_at_s - now_s) / RATE_WINDOW_S)
+        state = self._holders[holder]
+        limit = state.window(self._settings) if self._is_trusted(holder) else 1
+        return len(state.chunks) < limit
 
     def _endgame_chunk(self, holder: PeerId, now_s: float) -> int | None:
         """Return the chunk that is waited for longest, of those to be asked for once more."""
         asked_at_s: dict[int, list[float]] = {}
         for state in self._holders.values():
-            for index, asked in state.chunks.items():
-                asked_at_s.setdefault(index, []).append(asked.at_s)
+            for index, at_s in state.chunks.items():
+                asked_at_s.setdefault(index, []).append(at_s)
         mine = self._holders[holder].chunks
         candidates = [
             (times[0], index)
@@ -423,10 +345,7 @@ class ChunkPull:
         return None
 
     def _ask_for(self, holder: PeerId, index: int, now_s: float) -> AskChunk:
-        self._began_at_s = min(self._began_at_s, now_s)
-        chunks = self._holders[holder].chunks
-        timeout_s = self._settings.chunk_timeout_s * (len(chunks) + 1)
-        chunks[index] = _Asked(now_s, now_s + timeout_s)
+        self._holders[holder].chunks[index] = now_s
         self._unasked.discard(index)
         self._order.close(index)
         return AskChunk(holder, index)
@@ -448,15 +367,10 @@ class ChunkPull:
         self._forget(holder)
         return [DropHolder(holder, why, fault), *self._ask(now_s)]
 
-    def _divide(self) -> None:
-        peers = sorted({self._me, *self._holders} - {self._source})
-        self._order.set_share(rank=peers.index(self._me), num_shares=len(peers))
-
     def _forget(self, holder: PeerId) -> None:
         state = self._holders.pop(holder, None)
         if state is None:
             return  # It left while the last it sent was being checked.
         self._order.remove_holder(holder)
-        self._divide()
         for index in state.chunks:
             self._release(index)

@@ -1,11 +1,11 @@
 """Answering one downloader's stream about one payload, without I/O.
 
-Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/1.0.0``.
+Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.0.0``.
 
 The caller reports each request, and performs what it gets back, in order. What
 a downloader may do wrong raises; the caller then breaks the stream off::
 
-    NEW --Open--> LOOKING_UP --found--> OPEN (WantHashes, WantChunk, any number)
+    NEW --Open--> LOOKING_UP --found--> OPEN (WantHashes, WantChunk, Held, any number)
                       +--not found--> CLOSED
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from protocols.chunks import MAX_OUTSTANDING, Open, Request, WantChunk, WantHashes
+from protocols.chunks import MAX_OUTSTANDING, Held, Open, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
@@ -23,6 +23,8 @@ class LookUp:
     """Find the payload with this root, and report with ``found`` or ``not_found``."""
 
     root_sha256: bytes
+    held: bytes
+    """Bitmap of what the downloader has, unchecked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,14 @@ class SendRefusal:
     index: int | None = None
 
 
-Effect = LookUp | SendHashes | SendChunk | SendRefusal
+@dataclass(frozen=True, slots=True)
+class NoteHeld:
+    """The downloader has come to hold these chunks; nothing is to be answered."""
+
+    indices: tuple[int, ...]
+
+
+Effect = LookUp | NoteHeld | SendHashes | SendChunk | SendRefusal
 
 
 class _State(Enum):
@@ -74,9 +83,12 @@ class ServeSession:
             if self._state is not _State.NEW:
                 raise RemoteProtocolError("opened a second payload on one stream")
             self._state = _State.LOOKING_UP
-            return LookUp(request.root_sha256)
+            return LookUp(request.root_sha256, request.held)
         if self._state is not _State.OPEN:
             raise RemoteProtocolError("asked before the stream was open")
+        if isinstance(request, Held):
+            self._check(max(request.indices))
+            return NoteHeld(request.indices)
         if self._num_outstanding >= MAX_OUTSTANDING:
             raise RemoteProtocolError(
                 f"more than {MAX_OUTSTANDING} requests at once", reason=Reason.RATE_LIMITED
@@ -106,14 +118,16 @@ class ServeSession:
             raise LocalProtocolError("no payload is being looked up")
         self._state = state
 
+    def _check(self, index: int) -> None:
+        if index >= self._num_chunks:
+            raise RemoteProtocolError(
+                f"spoke of chunk {index} of {self._num_chunks}", reason=Reason.UNKNOWN_CHUNK
+            )
+
     def _answer_to(self, request: WantHashes | WantChunk) -> Effect:
         if isinstance(request, WantHashes):
             return SendHashes()
-        if request.index >= self._num_chunks:
-            raise RemoteProtocolError(
-                f"asked for chunk {request.index} of {self._num_chunks}",
-                reason=Reason.UNKNOWN_CHUNK,
-            )
+        self._check(request.index)
         if not self._holds(request.index):
             return SendRefusal(Reason.UNKNOWN_CHUNK, request.index)
         return SendChunk(request.index)

@@ -1,8 +1,10 @@
 """Chunk transfer between peers; specification: ``docs/specs/chunks.md``.
 
 The downloader opens a stream per payload and holder, and asks; the holder
-answers, and tells unasked of chunks that it has come to hold since. A holder
-offers only what it has verified.
+answers, and tells unasked of chunks that it has come to offer since. A holder
+offers only what it has verified. The source of a payload offers less than it has:
+it deals each chunk to one downloader first (:mod:`echo2swarm.broadcast.dealer`),
+and is told what they hold, whoever they have it from.
 
 Both sides' cores: :mod:`protocols.chunk_pull` and :mod:`protocols.chunk_serve`.
 """
@@ -17,15 +19,18 @@ from protocols.errors import MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS, Digest
 from protocols.reasons import Reason
 
-PROTOCOL_ID: Final = "/echo2/chunks/1.0.0"
-MAX_REQUEST_BYTES: Final = 1024
+PROTOCOL_ID: Final = "/echo2/chunks/2.0.0"
+MAX_REQUEST_BYTES: Final = MAX_CHUNKS // 8 + 1024
+"""The longest request is an opening with a bitmap."""
 MAX_REPLY_BYTES: Final = MAX_CHUNKS * 32 + 1024
 """The longest answer is a list of hashes; a chunk with its header is shorter."""
-MAX_OUTSTANDING: Final = 4
+MAX_OUTSTANDING: Final = 64
 """Requests one downloader may have open at one holder; more is a protocol violation."""
 
 MAX_HAVE_INDICES: Final = 4096
 
+Bitmap = Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNKS // 8 + 1)]
+"""Bit i (least significant first) is chunk i."""
 ChunkIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CHUNKS)]
 
 
@@ -33,6 +38,8 @@ class Open(Message, frozen=True, tag="open"):
     """First message of a stream: which payload it is about."""
 
     root_sha256: Digest
+    held: Bitmap = b""
+    """What the downloader has already; empty for nothing."""
 
 
 class WantHashes(Message, frozen=True, tag="want_hashes"):
@@ -45,15 +52,23 @@ class WantChunk(Message, frozen=True, tag="want_chunk"):
     index: ChunkIndex
 
 
-class Holding(Message, frozen=True, tag="holding"):
-    """First answer: what the holder has now; bit i (least significant first) is chunk i."""
+class Held(Message, frozen=True, tag="held"):
+    """Chunks that the downloader has come to hold since, whoever they came from; no request."""
 
-    bitmap: Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNKS // 8 + 1)]
+    indices: Annotated[
+        tuple[ChunkIndex, ...], msgspec.Meta(min_length=1, max_length=MAX_HAVE_INDICES)
+    ]
+
+
+class Holding(Message, frozen=True, tag="holding"):
+    """First answer: what the holder offers now."""
+
+    bitmap: Bitmap
     has_hashes: bool
 
 
 class Have(Message, frozen=True, tag="have"):
-    """Chunks that the holder has come to hold since."""
+    """Chunks that the holder has come to offer since."""
 
     indices: Annotated[
         tuple[ChunkIndex, ...], msgspec.Meta(min_length=1, max_length=MAX_HAVE_INDICES)
@@ -80,12 +95,12 @@ class Refused(Message, frozen=True, tag="refused"):
     index: ChunkIndex | None = None
 
 
-Request = Open | WantHashes | WantChunk
+Request = Open | WantHashes | WantChunk | Held
 Reply = Holding | Have | Hashes | Chunk | Refused
 
 
 def bitmap_of(indices: Iterable[int], *, num_chunks: int) -> bytes:
-    """Return the bitmap of :class:`Holding` for these chunks."""
+    """Return the bitmap for these chunks."""
     bitmap = bytearray(-(-num_chunks // 8))
     for index in indices:
         bitmap[index // 8] |= 1 << index % 8

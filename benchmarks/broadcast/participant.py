@@ -30,6 +30,7 @@ from echo2swarm.weights.library import VersionLibrary, open_library
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from echo2swarm.weights.serve import ChunkServer
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.store import PayloadStore
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.traffic import Traffic
@@ -87,7 +88,9 @@ async def _lead(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Publish one snapshot when told, and serve it; one that is here already, at once."""
-    ChunkServer(network, library.store, traffic)
+    # Where nobody passes anything on there is nothing to deal.
+    rate_of = None if args.star else lambda _: None
+    ChunkServer(network, library.store, traffic, upload_rate_of=rate_of)
     announcer = ManifestAnnouncer(network, RUN)
     held = library.newest
     if held is None:
@@ -127,8 +130,9 @@ async def _follow(
     store = library.store
     if args.role == "garbage":
         store = cast("PayloadStore", _GarbageStore(store))
+    shunned = Shunned()
     if not args.star:
-        ChunkServer(network, store, traffic)
+        ChunkServer(network, store, traffic, shunned=shunned)
 
     def holders() -> Iterable[PeerId]:
         return {learner} if args.star else network.connected_peers() | {learner}
@@ -140,6 +144,7 @@ async def _follow(
         holders=holders,
         rng=random.Random(network.peer),
         traffic=traffic,
+        shunned=shunned,
     )
 
     def held_bytes() -> int:

@@ -8,6 +8,7 @@ is still being fetched. What is here already is not fetched again.
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Final, assert_never
@@ -17,10 +18,13 @@ import trio
 
 from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, Stream
+from echo2swarm.weights.offering import WholeOffering, in_messages
 from echo2swarm.weights.payload import Payload
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.store import PayloadStore
 from echo2swarm.weights.traffic import Traffic
 from protocols import chunks
+from protocols.chunk_holder import PullSettings
 from protocols.chunk_pull import (
     AskChunk,
     AskHashes,
@@ -28,7 +32,6 @@ from protocols.chunk_pull import (
     DropHolder,
     Effect,
     Finished,
-    PullSettings,
 )
 from protocols.chunks import (
     MAX_OUTSTANDING,
@@ -36,6 +39,7 @@ from protocols.chunks import (
     Chunk,
     Hashes,
     Have,
+    Held,
     Holding,
     Open,
     Refused,
@@ -52,6 +56,7 @@ from protocols.reasons import Reason
 
 OPEN_S: Final = 15.0
 """A holder that has not said within this what it holds is tried again later."""
+GOODBYE_S: Final = 1.0
 LOOK_S: Final = 0.5
 """So often is looked for new holders and passed deadlines."""
 FIRST_RETRY_S: Final = 1.0
@@ -88,6 +93,7 @@ async def fetch_payload(
     traffic: Traffic,
     on_progress: Callable[[FetchProgress], None] = _ignore,
     on_fault: Callable[[PeerId, Reason], None] = _ignore,
+    shunned: Shunned | None = None,
     settings: PullSettings | None = None,
 ) -> Payload:
     """Return the payload ``ref`` names, complete, once every chunk is here.
@@ -100,11 +106,12 @@ async def fetch_payload(
         store: where it goes.
         ref: what to fetch.
         holders: asked again and again while the download runs.
-        source: the learner, whose uplink is spared when peers have the same.
+        source: the learner, who is told what we have, and deals by it.
         rng: breaks ties.
         traffic: counts what arrives.
         on_progress: called after each chunk.
         on_fault: called for each holder that did what no honest one does.
+        shunned: who sends wrong bytes is added.
         settings: timeouts and limits.
 
     Raises:
@@ -115,7 +122,6 @@ async def fetch_payload(
     with store.pin(payload.root):
         if not payload.is_whole:
             core = ChunkPull(
-                me=network.peer,
                 num_chunks=ref.num_chunks,
                 missing=payload.missing(),
                 has_hashes=payload.hashes is not None,
@@ -131,6 +137,8 @@ async def fetch_payload(
                 traffic=traffic,
                 on_progress=on_progress,
                 on_fault=on_fault,
+                source=source,
+                shunned=shunned or Shunned(),
             )
             await fetch.run(holders)
         await store.finish(payload)
@@ -150,6 +158,8 @@ class _Fetch:
         traffic: Traffic,
         on_progress: Callable[[FetchProgress], None],
         on_fault: Callable[[PeerId, Reason], None],
+        source: PeerId | None,
+        shunned: Shunned,
     ) -> None:
         self._core = core
         self._network = network
@@ -158,6 +168,8 @@ class _Fetch:
         self._traffic = traffic
         self._on_progress = on_progress
         self._on_fault = on_fault
+        self._source = source
+        self._shunned = shunned
         self._whole_fetch = trio.CancelScope()
         self._failure: StoreError | None = None
         self._scopes: dict[PeerId, trio.CancelScope] = {}
@@ -223,7 +235,10 @@ class _Fetch:
         self._perform(self._core.holder_lost(peer, _now_s()))
 
     async def _converse(self, peer: PeerId, stream: Stream, scope: trio.CancelScope) -> None:
-        await stream.send(encode(Open(self._payload.root), max_bytes=MAX_REQUEST_BYTES))
+        told = WholeOffering(self._payload)
+        told.take_news()
+        held = self._payload.bitmap() if peer == self._source else b""
+        await stream.send(encode(Open(self._payload.root, held), max_bytes=MAX_REQUEST_BYTES))
         holding = await self._receive(stream)
         if isinstance(holding, Refused):
             raise NetworkError(f"{short(peer)} refused: {holding.reason}")
@@ -234,6 +249,8 @@ class _Fetch:
         outbox, to_send = trio.open_memory_channel[Request](MAX_OUTSTANDING + 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._send_requests, stream, to_send, scope)
+            if peer == self._source:
+                nursery.start_soon(self._tell_held, stream, told, scope)
             self._outboxes[peer] = outbox
             self._perform(
                 self._core.holder_opened(
@@ -259,6 +276,25 @@ class _Fetch:
                 await stream.send(encode(request, max_bytes=MAX_REQUEST_BYTES))
         except NetworkError:
             scope.cancel()
+
+    async def _tell_held(
+        self, stream: Stream, told: WholeOffering, scope: trio.CancelScope
+    ) -> None:
+        """Tell the source what has come from anywhere: it deals by it."""
+        try:
+            while True:
+                await told.wait_for_news()
+                await _send_held(stream, told)
+        except NetworkError:
+            scope.cancel()
+        finally:
+            if self._core.is_finished:
+                # So that the source knows of one more who has everything.
+                with (
+                    suppress(NetworkError),
+                    trio.CancelScope(shield=True, deadline=_now_s() + GOODBYE_S),
+                ):
+                    await _send_held(stream, told)
 
     async def _receive(self, stream: Stream) -> Reply:
         reply: Reply = decode(await stream.receive(), Reply, max_bytes=chunks.MAX_REPLY_BYTES)
@@ -340,9 +376,16 @@ class _Fetch:
         else:
             _log.warning("holder.banned", peer=short(holder), why=why, reason=fault.value)
             self._on_fault(holder, fault)
+        if fault is Reason.BAD_CHUNK_HASH:
+            self._shunned.add(holder)
         self._outboxes.pop(holder, None)
         if holder in self._scopes:
             self._scopes[holder].cancel()
+
+
+async def _send_held(stream: Stream, told: WholeOffering) -> None:
+    for indices in in_messages(told.take_news()):
+        await stream.send(encode(Held(indices), max_bytes=MAX_REQUEST_BYTES))
 
 
 def _now_s() -> float:

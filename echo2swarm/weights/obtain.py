@@ -21,6 +21,7 @@ from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
 from echo2swarm.weights.library import VersionLibrary
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.rebuild import CODECS, rebuild
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.traffic import Traffic
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
@@ -44,6 +45,7 @@ class Obtainer:
         rng: breaks ties.
         traffic: counts what arrives.
         on_fault: called for each peer that did what no honest one does.
+        shunned: who sends wrong bytes is added.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Obtainer:
         rng: random.Random,
         traffic: Traffic,
         on_fault: Callable[[PeerId, Reason], None],
+        shunned: Shunned | None = None,
     ) -> None:
         self._network = network
         self._library = library
@@ -65,6 +68,7 @@ class Obtainer:
         self._rng = rng
         self._traffic = traffic
         self._on_fault = on_fault
+        self._shunned = shunned
         self._progress: FetchProgress | None = None
         self._fetching: PayloadRef | None = None
         self._bytes_per_s: float | None = None
@@ -213,6 +217,7 @@ class Obtainer:
             traffic=self._traffic,
             on_progress=on_progress,
             on_fault=self._on_fault,
+            shunned=self._shunned,
         )
 
     def _set_progress(self, progress: FetchProgress) -> None:

@@ -1,30 +1,38 @@
 """Serve chunks to whoever asks, also of what is still being downloaded.
 
-The I/O around :class:`protocols.chunk_serve.ServeSession`.
+The I/O around :class:`protocols.chunk_serve.ServeSession`. A node offers all it holds; the
+source of what it published deals it (:mod:`echo2swarm.weights.dealing`).
 """
 
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import inf
 from typing import Final, assert_never
 
 import structlog
 import trio
 
+from echo2swarm.broadcast.upload import UploadBudget
 from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
+from echo2swarm.weights.dealing import Table, UploadRateOf
+from echo2swarm.weights.offering import Offering, WholeOffering, in_messages
 from echo2swarm.weights.payload import Payload
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.store import PayloadStore
 from echo2swarm.weights.traffic import Traffic
 from protocols import chunks
 from protocols.chunk_serve import (
     Effect,
     LookUp,
+    NoteHeld,
     SendChunk,
     SendHashes,
     SendRefusal,
     ServeSession,
 )
 from protocols.chunks import (
-    MAX_HAVE_INDICES,
     MAX_OUTSTANDING,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
@@ -35,10 +43,12 @@ from protocols.chunks import (
     Refused,
     Reply,
     Request,
+    bitmap_of,
+    indices_in,
 )
 from protocols.codec import decode, encode
 from protocols.errors import LocalProtocolError
-from protocols.ids import short
+from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 
 LOOK_UP_S: Final = 3.0
@@ -47,20 +57,43 @@ IDLE_S: Final = 600.0
 """A downloader that asks for nothing this long is gone."""
 SEND_S: Final = 60.0
 """A downloader that does not take one answer within this is gone."""
-NEWS_S: Final = 0.05
-"""News of chunks waits this long for more of it: a message costs as much for one as for many."""
-MAX_STREAMS: Final = 64
+MAX_STREAMS: Final = 256
 MAX_STREAMS_PER_PEER: Final = 8
 
 _log = structlog.get_logger()
 
 
 class ChunkServer:
-    """Answers ``/echo2/chunks`` out of a store, as long as the network lives."""
+    """Answers ``/echo2/chunks`` out of a store, as long as the network lives.
 
-    def __init__(self, network: Network, store: PayloadStore, traffic: Traffic) -> None:
+    Args:
+        network: ours.
+        store: what is served.
+        traffic: counts what is sent.
+        shunned: who is served nothing.
+        budget: what may be uploaded; None for all that the line carries.
+        upload_rate_of: set at a source: it deals, by the peers' measured uploads.
+        rng: breaks the dealer's ties.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        store: PayloadStore,
+        traffic: Traffic,
+        *,
+        shunned: Shunned | None = None,
+        budget: UploadBudget | None = None,
+        upload_rate_of: UploadRateOf | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
         self._store = store
         self._traffic = traffic
+        self._shunned = shunned or Shunned()
+        self._budget = budget or UploadBudget()
+        self._upload_rate_of = upload_rate_of
+        self._rng = rng or random.Random()  # noqa: S311 - nobody gains by guessing
+        self._tables: dict[bytes, Table] = {}
         network.serve(
             chunks.PROTOCOL_ID,
             self._serve,
@@ -73,6 +106,9 @@ class ChunkServer:
         )
 
     async def _serve(self, stream: Stream) -> None:
+        if stream.peer in self._shunned:
+            await _send(stream, Refused(Reason.BAD_CHUNK_HASH))
+            return
         session = ServeSession()
         look_up = session.request_received(await _receive(stream, within_s=SEND_S))
         if not isinstance(look_up, LookUp):
@@ -83,22 +119,54 @@ class ChunkServer:
         if payload is None:
             await _send(stream, Refused(session.not_found().reason))
             return
-        session.found(num_chunks=payload.ref.num_chunks, holds=payload.holds)
-        num_told = payload.num_held
-        await _send(stream, Holding(payload.bitmap(), payload.hashes is not None))
+        held: list[int] = []
+        if look_up.held:
+            held += indices_in(look_up.held, num_chunks=payload.ref.num_chunks)
+        with self._offering(stream.peer, payload, held) as offering:
+            session.found(num_chunks=payload.ref.num_chunks, holds=offering.may_have)
+            bitmap = bitmap_of(offering.take_news(), num_chunks=payload.ref.num_chunks)
+            await _send(stream, Holding(bitmap, payload.hashes is not None))
+            await self._converse(stream, payload, session, offering)
+
+    @contextmanager
+    def _offering(self, peer: PeerId, payload: Payload, held: Sequence[int]) -> Iterator[Offering]:
+        """Offer everything, or a seat where it is dealt."""
+        if self._upload_rate_of is None or not payload.is_complete:
+            yield WholeOffering(payload)
+            return
+        if payload.root not in self._tables:
+            self._tables[payload.root] = Table(payload, self._rng, self._upload_rate_of)
+        table = self._tables[payload.root]
+        try:
+            with table.seat(peer, held) as seat:
+                yield seat
+        finally:
+            if table.is_empty:
+                self._tables.pop(payload.root, None)
+
+    async def _converse(
+        self, stream: Stream, payload: Payload, session: ServeSession, offering: Offering
+    ) -> None:
         async with trio.open_nursery() as nursery:
             # As long as what a downloader may have open: the reader never waits for the answerer.
             to_do, next_to_do = trio.open_memory_channel[Effect](MAX_OUTSTANDING)
             nursery.start_soon(self._answer_requests, stream, payload, session, next_to_do)
-            nursery.start_soon(_tell_news, stream, payload, num_told)
+            nursery.start_soon(_tell_news, stream, offering)
+            nursery.start_soon(offering.watch)
             try:
-                while True:
-                    to_do.send_nowait(
-                        session.request_received(await _receive(stream, within_s=IDLE_S))
-                    )
+                while stream.peer not in self._shunned:
+                    effect = session.request_received(await _receive(stream, within_s=IDLE_S))
+                    match effect:
+                        case NoteHeld(indices):
+                            offering.held(indices)
+                        case SendChunk(index):
+                            offering.asked(index)
+                            to_do.send_nowait(effect)
+                        case _:
+                            to_do.send_nowait(effect)
             except NetworkError:
-                # The downloader has what it wanted, or is gone.
-                nursery.cancel_scope.cancel()
+                pass  # The downloader has what it wanted, or is gone.
+            nursery.cancel_scope.cancel()
 
     async def _answer_requests(
         self,
@@ -125,24 +193,22 @@ class ChunkServer:
                     _log.info("chunk.unreadable", peer=short(stream.peer), error=str(exc))
                     await _send(stream, Refused(Reason.UNKNOWN_PAYLOAD, index))
                     return
+                await self._budget.wait(len(data))
                 await _send(stream, Chunk(index, data))
                 self._traffic.add_sent(stream.peer, len(data))
             case SendRefusal(reason, index):
                 await _send(stream, Refused(reason, index))
-            case LookUp():
-                raise LocalProtocolError("a payload is looked up once")
+            case LookUp() | NoteHeld():
+                raise LocalProtocolError(f"{type(effect).__name__} is nothing to answer")
             case _:
                 assert_never(effect)
 
 
-async def _tell_news(stream: Stream, payload: Payload, num_told: int) -> None:
-    while num_told < payload.ref.num_chunks:
-        await payload.wait_for_news(num_told)
-        if payload.num_held < payload.ref.num_chunks:
-            await trio.sleep(NEWS_S)
-        news = payload.arrived_since(num_told)[:MAX_HAVE_INDICES]
-        num_told += len(news)
-        await _send(stream, Have(tuple(news)))
+async def _tell_news(stream: Stream, offering: Offering) -> None:
+    while True:
+        await offering.wait_for_news()
+        for indices in in_messages(offering.take_news()):
+            await _send(stream, Have(indices))
 
 
 async def _receive(stream: Stream, *, within_s: float) -> Request:

@@ -24,6 +24,7 @@ from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource
 from echo2swarm.weights.library import HeldVersion, VersionLibrary
 from echo2swarm.weights.obtain import Obtainer
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.traffic import Traffic
 from protocols.activation import MAX_REPORTS, PeerReport
 from protocols.errors import RemoteProtocolError
@@ -59,6 +60,7 @@ class PolicySync:
         holders: the peers that may hold chunks now, the learner among them.
         rng: breaks ties.
         traffic: counts what arrives.
+        shunned: who sends wrong bytes is added.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class PolicySync:
         holders: HoldersSource,
         rng: random.Random,
         traffic: Traffic,
+        shunned: Shunned | None = None,
     ) -> None:
         self._network = network
         self._library = library
@@ -84,6 +87,7 @@ class PolicySync:
             rng=rng,
             traffic=traffic,
             on_fault=self._add_fault,
+            shunned=shunned,
         )
         self._gate = ManifestGate(library.learner_key, library.run)
         self._news = trio.Event()

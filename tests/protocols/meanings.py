@@ -3,6 +3,7 @@
 from typing import Final
 
 MEANINGS: Final = {
+    "Held.indices": "Which chunks.",
     "Delta.payload": "The delta, one file.",
     "HeartbeatReply.directive": "What the node is to do from now on.",
     "HeartbeatReply.newest_version": "The newest version published.",

@@ -192,9 +192,10 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         rollouts.SubmissionReply(verdicts=(VERDICT,), refusal=None, detail="", learner_step=6),
     ),
     "chunks": (
-        chunks.Open(root_sha256=b"\x11" * 32),
+        chunks.Open(root_sha256=b"\x11" * 32, held=b"\x03"),
         chunks.WantHashes(),
         chunks.WantChunk(index=1),
+        chunks.Held(indices=(0, 1)),
         chunks.Holding(bitmap=b"\x03", has_hashes=True),
         chunks.Have(indices=(0, 1)),
         chunks.Hashes(sha256s=b"\x44" * 64),

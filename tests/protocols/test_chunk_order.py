@@ -15,7 +15,6 @@ steps = st.one_of(
     st.tuples(st.sampled_from(["add", "add", "drop"]), st.sampled_from(HOLDERS), st.integers(0, 5)),
     st.tuples(st.sampled_from(["join", "leave", "count"]), st.sampled_from(HOLDERS), st.just(0)),
     st.tuples(st.sampled_from(["open", "close"]), st.just(HOLDERS[0]), st.integers(0, 5)),
-    st.tuples(st.just("share"), st.just(HOLDERS[0]), st.integers(0, 2)),
 )
 
 
@@ -27,16 +26,12 @@ def test_a_holder_is_asked_for_one_of_its_rarest_open_chunks(
     has: dict[PeerId, set[int]] = {}
     counted: set[PeerId] = set()
     wanted: set[int] = set()
-    share = set(range(NUM_CHUNKS))
     joined = [("join", holder, 0) for holder in HOLDERS]
     opened = [("open", HOLDERS[0], index) for index in range(NUM_CHUNKS)]
     for what, holder, index in (*joined, *opened, *history):
         if what == "join" and holder not in has:
             order.add_holder(holder)
             has[holder] = set()
-        elif what == "share":
-            order.set_share(rank=index, num_shares=3)
-            share = {i for i in range(NUM_CHUNKS) if i % 3 == index}
         elif what == "open":
             order.open(index)
             wanted.add(index)
@@ -62,11 +57,7 @@ def test_a_holder_is_asked_for_one_of_its_rarest_open_chunks(
         for name, chunks in has.items():
             rarity = {i: sum(i in has[other] for other in counted) for i in chunks & wanted}
             rarest = {i for i, r in rarity.items() if r == min(rarity.values())}
-            rarest = rarest & share or rarest
-            assert order.num_open(name) == len(rarity)
             assert _is_one_of(order.rarest(name), rarest)
-            rare = {i for i in rarest if rarity[i] <= 1}
-            assert _is_one_of(order.rarest(name, max_rarity=1), rare)
 
 
 def _is_one_of(index: int | None, chunks: set[int]) -> bool:

@@ -4,9 +4,10 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.chunk_holder import Holder, PullSettings
 from protocols.chunk_pull import (
     AskChunk,
     AskHashes,
@@ -14,15 +15,13 @@ from protocols.chunk_pull import (
     DropHolder,
     Effect,
     Finished,
-    PullSettings,
 )
 from protocols.chunks import bitmap_of
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
-from tests.sim.network import SimNetwork
-from tests.sim.pull_swarm import SOURCE, Character, PullSwarm
 
+SOURCE = PeerId("source")
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
 SETTINGS = PullSettings()
 
@@ -31,7 +30,6 @@ def pull(
     num_chunks: int, *, has_hashes: bool = True, missing: Sequence[int] | None = None
 ) -> ChunkPull:
     return ChunkPull(
-        me=PeerId("me"),
         num_chunks=num_chunks,
         missing=range(num_chunks) if missing is None else missing,
         has_hashes=has_hashes,
@@ -81,14 +79,61 @@ def test_a_second_holder_is_asked_for_hashes_that_do_not_come() -> None:
     opened(core, B, [0])
     assert core.next_deadline_s() == SETTINGS.endgame_after_s
     assert core.deadline_passed(SETTINGS.endgame_after_s) == [AskHashes(B)]
-    assert core.next_deadline_s() == SETTINGS.chunk_timeout_s
+    assert core.next_deadline_s() == SETTINGS.silence_s
 
 
 def test_a_peer_gets_one_request_until_it_has_proven_itself_and_then_two() -> None:
     core = pull(9)
     effects = opened(core, A, range(9))
     assert len(asked(effects)) == 1
-    assert len(asked(deliver(core, A, asked(effects)[0]))) == 2
+    assert len(asked(deliver(core, A, asked(effects)[0], 1))) == 2
+
+
+def test_a_holder_has_as_many_requests_as_keep_its_link_busy() -> None:
+    """It sends a chunk every 10 ms, 100 ms away: eleven on their way, and one in reserve."""
+    core = pull(400)
+    sent_s, waiting = 0.0, asked(opened(core, SOURCE, range(400)))
+    asked_s = dict.fromkeys(waiting, 0.0)
+    for _ in range(100):
+        index = waiting.pop(0)
+        sent_s = max(sent_s, asked_s[index] + 0.09) + 0.01
+        more = asked(deliver(core, SOURCE, index, sent_s))
+        asked_s |= dict.fromkeys(more, sent_s)
+        waiting += more
+    assert 11 <= len(waiting) <= 13
+
+
+@given(st.floats(0, 1e3), st.floats(0, 1e3))
+def test_there_are_never_fewer_or_more_requests_than_set(wait_s: float, pace_s: float) -> None:
+    holder = Holder(has_hashes=True)
+    holder.arrived(0.0, wait_s)
+    holder.arrived(0.0, wait_s + pace_s)
+    few = PullSettings(min_outstanding=3, max_outstanding=7)
+    assert 3 <= holder.window(few) <= 7
+
+
+def test_a_holder_that_was_quick_is_silent_sooner() -> None:
+    core = pull(9)
+    for second, index in enumerate(asked(opened(core, SOURCE, range(9)))):
+        deliver(core, SOURCE, index, (second + 1) / 100)
+    silent_at_s = core.next_deadline_s()
+    assert silent_at_s == pytest.approx(0.02 + SETTINGS.min_silence_s)
+    assert DropHolder(SOURCE, "silent") in core.deadline_passed(silent_at_s)
+
+
+def test_a_slow_holder_that_keeps_sending_is_not_silent() -> None:
+    core = pull(9)
+    now_s, waiting = 0.0, asked(opened(core, SOURCE, range(9)))
+    while waiting:
+        now_s += SETTINGS.silence_s - 1
+        assert core.next_deadline_s() > now_s
+        waiting += asked(deliver(core, SOURCE, waiting.pop(0), now_s))
+    assert core.is_finished
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="in order"):
+        PullSettings(min_outstanding=5, max_outstanding=4)
 
 
 def test_the_source_has_two_requests_from_the_start() -> None:
@@ -108,73 +153,11 @@ def test_the_rarest_chunk_is_asked_for_first() -> None:
     assert asked(opened(core, B, range(40))) == [39]
 
 
-def test_peers_that_know_each_other_ask_the_source_for_different_chunks() -> None:
-    cores = {
-        name: ChunkPull(
-            me=name,
-            num_chunks=60,
-            missing=range(60),
-            has_hashes=True,
-            source=SOURCE,
-            rng=random.Random(0),
-        )
-        for name in (A, B, C)
-    }
-    fetched: dict[PeerId, list[int]] = {}
-    for name, core in cores.items():
-        for other in cores.keys() - {name}:
-            opened(core, other, [])
-        effects = opened(core, SOURCE, range(60))
-        for _ in range(19):
-            fetched.setdefault(name, []).extend(asked(effects))
-            effects = deliver(core, SOURCE, fetched[name][-1])
-    chunks = [index for indices in fetched.values() for index in indices]
-    assert len(chunks) == 60
-    assert len(set(chunks)) == 60
-
-
-def test_the_source_is_not_asked_for_what_a_proven_peer_has() -> None:
-    core = pull(6)
-    first = asked(opened(core, A, range(5)))[0]
-    deliver(core, A, first)
-    assert asked(opened(core, SOURCE, range(6), 1)) == [5]
-
-
-def test_the_source_is_asked_for_what_an_unproven_peer_claims() -> None:
-    core = pull(6)
-    opened(core, A, range(6))
-    assert len(asked(opened(core, SOURCE, range(6)))) == 2
-
-
-def test_the_source_helps_out_when_peers_would_take_too_long() -> None:
-    core = pull(200)
-    first = asked(opened(core, A, range(200)))[0]
-    deliver(core, A, first)
-    assert asked(opened(core, SOURCE, range(200), 1)) == []
-    assert core.next_deadline_s() == 1 + SETTINGS.source_grace_s
-    assert len(asked(core.deadline_passed(2), SOURCE)) == 2
-
-
-def test_the_source_is_spared_while_peers_are_fast() -> None:
-    core = pull(200)
-    effects = opened(core, A, range(200))
-    opened(core, SOURCE, range(200))
-    for i in range(150):
-        index = asked(effects, A)[0]
-        effects = deliver(core, A, index, i / 50) + asked_again(core, A)
-    assert asked(core.deadline_passed(3.5), SOURCE) == []
-
-
-def asked_again(core: ChunkPull, holder: PeerId) -> list[Effect]:
-    """What ``holder`` still owes, as if it had just been asked."""
-    return [AskChunk(holder, index) for index in core._holders[holder].chunks]
-
-
 def test_a_silent_holder_is_dropped_and_its_chunk_asked_elsewhere() -> None:
     core = pull(2, missing=[0])
     opened(core, A, [0])
     assert asked(opened(core, B, [0], 1)) == []
-    effects = core.deadline_passed(SETTINGS.chunk_timeout_s)
+    effects = core.deadline_passed(SETTINGS.silence_s)
     assert effects == [DropHolder(A, "silent"), AskChunk(B, 0)]
     assert not core.is_banned(A)
 
@@ -183,9 +166,9 @@ def test_a_holder_that_is_silent_again_and_again_is_banned() -> None:
     core = pull(1)
     for attempt in range(3):
         assert not core.is_banned(A)
-        now_s = attempt * SETTINGS.chunk_timeout_s
+        now_s = attempt * SETTINGS.silence_s
         opened(core, A, [0], now_s)
-        core.deadline_passed(now_s + SETTINGS.chunk_timeout_s)
+        core.deadline_passed(now_s + SETTINGS.silence_s)
     assert core.is_banned(A)
 
 
@@ -341,96 +324,3 @@ def test_opening_a_holder_twice_is_our_own_mistake() -> None:
     opened(core, A, [0])
     with pytest.raises(LocalProtocolError):
         opened(core, A, [0])
-
-
-# Whole swarms.
-
-characters = st.lists(st.sampled_from(Character), max_size=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    num_honest=st.integers(1, 4),
-    others=characters,
-    num_chunks=st.integers(1, 60),
-)
-def test_every_honest_node_ends_with_the_payload_whoever_else_is_there(
-    seed: int, num_honest: int, others: list[Character], num_chunks: int
-) -> None:
-    network = SimNetwork(seed=seed)
-    swarm = PullSwarm(
-        network,
-        num_chunks=num_chunks,
-        characters=[Character.HONEST] * num_honest + others,
-    )
-
-    network.run(until_s=600)
-
-    for peer in swarm.honest:
-        assert peer.held == set(range(num_chunks))
-        assert peer.finished_at_s < 600
-        culprits = {swarm.peers[name].character for name, _ in peer.faults}
-        assert culprits <= {Character.GARBAGE, Character.REFUSING}
-    assert swarm.max_outstanding <= SETTINGS.max_outstanding
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    deaths_s=st.lists(st.floats(0, 2), min_size=1, max_size=3),
-    num_chunks=st.integers(1, 60),
-)
-def test_peers_that_die_prevent_nobody(seed: int, deaths_s: list[float], num_chunks: int) -> None:
-    network = SimNetwork(seed=seed)
-    swarm = PullSwarm(network, num_chunks=num_chunks, characters=[Character.HONEST] * 5)
-    for i, death_s in enumerate(deaths_s):
-        network.call_at(death_s, lambda i=i: swarm.kill(PeerId(f"peer{i}")))  # type: ignore[misc]
-
-    network.run(until_s=600)
-
-    assert len(swarm.honest) == 5 - len(deaths_s)
-    assert all(peer.held == set(range(num_chunks)) for peer in swarm.honest)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_with_three_nodes_on_equal_links_the_learner_sends_little_more_than_one_copy(
-    seed: int,
-) -> None:
-    network = SimNetwork(seed=seed)
-    swarm = PullSwarm(network, num_chunks=300, characters=[Character.HONEST] * 3)
-
-    network.run(until_s=600)
-
-    assert swarm.source_copies <= 1.08
-    least_s = 300 * 0.02  # one copy through the learner's uplink
-    assert max(peer.finished_at_s for peer in swarm.honest) <= 1.2 * least_s
-    assert swarm.num_asked_twice == 0
-
-
-@pytest.mark.parametrize(
-    "bad", [Character.GARBAGE, Character.SILENT, Character.TEASING, Character.REFUSING]
-)
-def test_one_bad_peer_of_four_hardly_delays_the_others(bad: Character) -> None:
-    network = SimNetwork(seed=1)
-    swarm = PullSwarm(network, num_chunks=500, characters=[Character.HONEST] * 3 + [bad])
-
-    network.run(until_s=600)
-
-    assert max(peer.finished_at_s for peer in swarm.honest) <= 1.35 * 500 * 0.02
-    assert swarm.source_copies <= 1.3
-
-
-def test_peers_with_slow_uplinks_do_not_hold_the_payload_back() -> None:
-    network = SimNetwork(seed=1)
-    swarm = PullSwarm(
-        network,
-        num_chunks=300,
-        characters=[Character.HONEST] * 3,
-        uplink_factor=[0.05, 0.05, 0.05],
-    )
-
-    network.run(until_s=600)
-
-    # A star takes 3; waiting for the peers instead, that are 20 times as slow, takes 14.
-    assert max(peer.finished_at_s for peer in swarm.honest) <= 6 * 300 * 0.02

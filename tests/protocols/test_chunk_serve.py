@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_serve import LookUp, SendChunk, SendHashes, SendRefusal, ServeSession
-from protocols.chunks import MAX_OUTSTANDING, Open, Request, WantChunk, WantHashes
+from protocols.chunk_serve import LookUp, NoteHeld, SendChunk, SendHashes, SendRefusal, ServeSession
+from protocols.chunks import MAX_OUTSTANDING, Held, Open, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
@@ -14,7 +14,7 @@ ROOT = bytes(32)
 
 def open_session(*, num_chunks: int = 4, held: frozenset[int] = frozenset({0, 2})) -> ServeSession:
     session = ServeSession()
-    assert session.request_received(Open(ROOT)) == LookUp(ROOT)
+    assert session.request_received(Open(ROOT, b"\x01")) == LookUp(ROOT, b"\x01")
     session.found(num_chunks=num_chunks, holds=held.__contains__)
     return session
 
@@ -62,6 +62,19 @@ def test_more_requests_at_once_than_allowed_break_the_protocol() -> None:
     session.request_received(WantChunk(0))
 
 
+def test_what_a_downloader_holds_is_noted_and_takes_no_turn() -> None:
+    session = open_session()
+    for _ in range(MAX_OUTSTANDING + 1):
+        assert session.request_received(Held((0, 3))) == NoteHeld((0, 3))
+    with pytest.raises(LocalProtocolError):
+        session.answered()
+
+
+def test_holding_a_chunk_beyond_the_last_breaks_the_protocol() -> None:
+    with pytest.raises(RemoteProtocolError, match="chunk 4 of 4"):
+        open_session().request_received(Held((0, 4, 1)))
+
+
 def test_answering_what_was_not_asked_is_our_own_mistake() -> None:
     with pytest.raises(LocalProtocolError):
         open_session().answered()
@@ -70,7 +83,10 @@ def test_answering_what_was_not_asked_is_our_own_mistake() -> None:
 
 
 requests = st.one_of(
-    st.just(Open(ROOT)), st.just(WantHashes()), st.builds(WantChunk, st.integers(0, 5))
+    st.just(Open(ROOT)),
+    st.just(WantHashes()),
+    st.builds(WantChunk, st.integers(0, 5)),
+    st.builds(Held, st.tuples(st.integers(0, 5))),
 )
 
 
@@ -84,7 +100,7 @@ def test_no_order_of_requests_gets_what_is_not_held(asked: list[Request]) -> Non
             return
         if isinstance(effect, LookUp):
             session.found(num_chunks=4, holds={0, 2}.__contains__)
-        else:
+        elif not isinstance(effect, NoteHeld):
             session.answered()
         if isinstance(effect, SendChunk):
             assert effect.index in {0, 2}

@@ -489,7 +489,7 @@ async def test_a_payload_that_was_deleted_meanwhile_is_refused(
     [
         [WantChunk(0)],
         [Open(bytes(32)), Open(bytes(32))],
-        [WantChunk(0)] * 40,  # and not one answer is taken
+        [WantChunk(0)] * 100,  # and not one answer is taken
         [WantChunk(NUM_CHUNKS)],
     ],
 )

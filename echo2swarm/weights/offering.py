@@ -1,0 +1,83 @@
+"""What a holder offers one downloader: all it holds, or (see ``dealing``) what it deals it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from echo2swarm.weights.payload import Payload
+from protocols.chunks import MAX_HAVE_INDICES
+
+NEWS_S = 0.05
+"""News of chunks waits this long for more of it: a message costs as much for one as for many."""
+
+
+class Offering(Protocol):
+    """One holder's offers to one downloader."""
+
+    def take_news(self) -> list[int]:
+        """Return the chunks that have come to be offered since the last call."""
+        ...
+
+    async def wait_for_news(self) -> None:
+        """Return when :meth:`take_news` has something to return."""
+        ...
+
+    def may_have(self, index: int) -> bool:
+        """Whether the downloader may ask for a chunk."""
+        ...
+
+    def asked(self, index: int) -> None:
+        """Note that it asks for a chunk."""
+        ...
+
+    def held(self, indices: Sequence[int]) -> None:
+        """Note what it says it has come to hold."""
+        ...
+
+    async def watch(self) -> None:
+        """Let time pass, until cancelled."""
+        ...
+
+
+class WholeOffering:
+    """Offers everything that is held, and what comes to be."""
+
+    def __init__(self, payload: Payload) -> None:
+        self._payload = payload
+        self._num_told = 0
+
+    def take_news(self) -> list[int]:
+        """Return the chunks that have come to be held since the last call."""
+        news = self._payload.arrived_since(self._num_told)
+        self._num_told += len(news)
+        return news
+
+    async def wait_for_news(self) -> None:
+        """Return when there is something to tell, and nothing more to come in a moment."""
+        if self._num_told == self._payload.ref.num_chunks:
+            await trio.sleep_forever()
+        await self._payload.wait_for_news(self._num_told)
+        if not self._payload.is_whole:
+            await trio.sleep(NEWS_S)
+
+    def may_have(self, index: int) -> bool:
+        """Whether a chunk is held."""
+        return self._payload.holds(index)
+
+    def asked(self, index: int) -> None:
+        """Note nothing: whoever asks gets."""
+
+    def held(self, indices: Sequence[int]) -> None:
+        """Note nothing: it changes no offer."""
+
+    async def watch(self) -> None:
+        """Do nothing: no offer depends on time."""
+        await trio.sleep_forever()
+
+
+def in_messages(indices: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return indices in as many pieces as messages are needed."""
+    return [
+        tuple(indices[i : i + MAX_HAVE_INDICES]) for i in range(0, len(indices), MAX_HAVE_INDICES)
+    ]
