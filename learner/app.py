@@ -25,6 +25,7 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
 from echo2swarm.errors import ConfigError, SwarmError
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.jsonlines import JsonLines
@@ -46,6 +47,7 @@ from learner.loop.publisher import SwarmPublisher
 from learner.loop.replay import replay
 from learner.loop.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
+from learner.nodes.links import Links
 from learner.run_dir import RunDir, write_atomically
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
@@ -159,13 +161,27 @@ async def _serve_once(
         )
         announcer = ManifestAnnouncer(network, run_dir.run_id)
         traffic = Traffic()
-        ChunkServer(network, library.store, traffic)
+        max_upload = bytes_per_s_of(config.swarm.upload_mbit)
+        links = Links(
+            network.peer,
+            traffic,
+            random.Random(),  # noqa: S311 - who is paired is no secret
+            max_upload_bytes_per_s=max_upload,
+        )
+        ChunkServer(
+            network,
+            library.store,
+            traffic,
+            budget=UploadBudget(max_upload),
+            upload_rate_of=links.upload_bytes_per_s,
+        )
         learner = Learner(
             Parts(
                 config=config,
                 run_id=run_dir.run_id,
                 network=network,
                 traffic=traffic,
+                links=links,
                 trainer=trainer,
                 scorer=scorer,
                 publisher=SwarmPublisher(

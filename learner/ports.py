@@ -45,6 +45,8 @@ class Published:
     version: PolicyVersion
     weights_sha256: bytes
     size_bytes: int
+    update_bytes: int | None = None
+    """What a node fetches that holds the version before; None if that is not known."""
 
 
 class Publisher(Protocol):

@@ -37,14 +37,16 @@ from learner.ledger.resume import LeftOver
 from learner.loop.publishing import Publishing
 from learner.loop.trainer_client import TrainerLostError
 from learner.loop.training_loop import Save, TrainingLoop
+from learner.nodes.links import Links
 from learner.nodes.membership import Membership
 from learner.nodes.node_table import NodeTable
+from learner.nodes.probes import ProbeService
 from learner.nodes.rates import Phase, Timeline
 from learner.ports import Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.status_service import StatusService, watch_loop_delay
 from protocols import activation, leases, rollouts, status
-from protocols.ids import RunId
+from protocols.ids import PeerId, RunId
 from protocols.sampling import SamplingParams
 
 _JUDGE_S: Final = 300.0
@@ -64,6 +66,7 @@ class Parts:
     run_id: RunId
     network: Network
     traffic: Traffic
+    links: Links
     trainer: Trainer
     scorer: Scorer
     publisher: Publisher
@@ -120,6 +123,7 @@ class Learner:
             progress=self.progress,
             selector=config.selector,
             heartbeat_s=config.swarm.heartbeat_s,
+            links=parts.links,
             bell=self._bell,
         )
         self.status = StatusService(
@@ -128,6 +132,7 @@ class Learner:
             nodes=self.nodes,
             progress=self.progress,
             traffic=parts.traffic,
+            links=parts.links,
         )
         self._publishing = Publishing(
             parts.publisher,
@@ -282,6 +287,16 @@ class Learner:
             (status.MAX_REQUEST_BYTES, status.MAX_REPLY_BYTES),
             _ANSWER_S,
         )
+        ProbeService(
+            run_id=parts.run_id,
+            is_member=self._is_present,
+            is_sending=lambda: parts.links.is_sending(trio.current_time()),
+            on_measured=parts.links.probed,
+        ).serve(parts.network)
+
+    def _is_present(self, peer: PeerId) -> bool:
+        node = self.nodes.get(peer)
+        return node is not None and not node.is_lost
 
     async def _finish(self) -> None:
         now_s = trio.current_time()

@@ -12,6 +12,7 @@ import trio
 
 from echo2swarm.weights.traffic import Traffic
 from learner.dispatch.dispatcher import Dispatcher
+from learner.nodes.links import Links
 from learner.nodes.node_table import NodeTable
 from learner.nodes.rates import Phase
 from learner.progress import WINDOW_S, Progress, p95
@@ -46,7 +47,9 @@ class StatusService:
         nodes: NodeTable,
         progress: Progress,
         traffic: Traffic,
+        links: Links,
     ) -> None:
+        self._links = links
         self._run_id = run_id
         self._dispatcher = dispatcher
         self._nodes = nodes
@@ -78,7 +81,14 @@ class StatusService:
             refusals.update(node.refusals)
             leases = self._dispatcher.leases.of_peer(node.peer)
             in_flight = sum(len(lease.unsettled) for lease in leases)
-            lines.append(self._nodes.status(node, num_in_flight=in_flight, now_s=now_s))
+            lines.append(
+                self._nodes.status(
+                    node,
+                    num_in_flight=in_flight,
+                    link=self._links.status(node.peer, now_s),
+                    now_s=now_s,
+                )
+            )
         return StatusReply(
             run_id=self._run_id,
             phase=progress.timeline.phase,
@@ -109,7 +119,15 @@ class StatusService:
             payload_bytes_sent=self._traffic.sent_bytes,
             advice=progress.advice(now_s, num_nodes=len(self._nodes.present)),
             nodes=tuple(lines),
+            expected_broadcast_s=self._expected_broadcast_s(),
+            upload_bytes_per_s=self._links.own_upload_bytes_per_s,
         )
+
+    def _expected_broadcast_s(self) -> float | None:
+        if self._nodes.update_bytes is None:
+            return None
+        present = [node.peer for node in self._nodes.present]
+        return self._links.expected_broadcast_s(self._nodes.update_bytes, present)
 
     async def keep_file(self, path: Path) -> None:
         """Write the status into ``path`` each second."""

@@ -22,20 +22,24 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.broadcast.upload import UploadBudget
 from echo2swarm.humane import format_bytes, format_seconds
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.weights.library import open_library
 from echo2swarm.weights.serve import ChunkServer
+from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.traffic import Traffic
 from node.engine.base import EngineDied, EngineEvent, EngineReady
 from node.engine.process import EngineSpec, open_engine
 from node.learner_calls import LearnerCalls
 from node.life import Life
+from node.links import Links, OwnCap
 from node.membership import Membership, NodeReport
 from node.neighbours import Neighbours
+from node.prober import Prober
 from node.self_advert import SelfAdvert
 from node.worker import Worker
 from protocols.activation import HeartbeatReply
@@ -47,6 +51,8 @@ from protocols.ticket import Ticket
 log = structlog.get_logger()
 
 TELL_PROGRESS_S: Final = 3.0
+QUIET_S: Final = 2.0
+"""The link is measured when nothing was transferred for this long."""
 MAX_LOG_BYTES: Final = 10_000_000
 """The engine's log starts anew when it is longer than this."""
 
@@ -63,6 +69,8 @@ class NodeConfig:
     engine: EngineSpec
     max_batch: int
     usd_per_hour: float
+    upload_bytes_per_s: float | None = None
+    """Most to upload of weights; None for most of what is measured."""
 
 
 def join(config: NodeConfig) -> bool:
@@ -137,8 +145,11 @@ async def run_node(
         open_engine(config.engine, log_path=_engine_log(folder), on_event=events.take) as engine,
     ):
         traffic = Traffic()
-        ChunkServer(network, library.store, traffic)
+        shunned = Shunned()
+        budget = UploadBudget(config.upload_bytes_per_s)
+        ChunkServer(network, library.store, traffic, shunned=shunned, budget=budget)
         neighbours = Neighbours(network, learner=ticket.learner_peer, rng=rng)
+        own_cap = OwnCap(budget)
         sync = PolicySync(
             network,
             library,
@@ -146,6 +157,7 @@ async def run_node(
             holders=neighbours.holders,
             rng=rng,
             traffic=traffic,
+            shunned=shunned,
         )
 
         def report() -> NodeReport:
@@ -158,9 +170,15 @@ async def run_node(
                 num_engine_restarts=engine.num_restarts,
                 payload_bytes_sent=traffic.sent_bytes,
                 payload_bytes_received=traffic.received_bytes,
+                receiving_s=links.flow.receiving_s,
+                links=links.reports(),
             )
 
+        def is_quiet() -> bool:
+            return sync.held is not None and links.flow.idle_s(trio.current_time()) > QUIET_S
+
         def on_reply(reply: HeartbeatReply) -> None:
+            own_cap.measured(reply.upload_bytes_per_s)
             sync.hint(PolicyVersion(reply.newest_version))
             worker.step_heard(reply.learner_step)
             neighbours.named(reply.neighbours)
@@ -180,6 +198,14 @@ async def run_node(
             on_event=life.happened,
             on_reply=on_reply,
             rng=rng,
+        )
+        links = Links(traffic, dials=lambda: neighbours.dials, on_change=membership.announce)
+        prober = Prober(
+            network,
+            learner=ticket.learner_peer,
+            run_id=ticket.run_id,
+            is_quiet=is_quiet,
+            may_i_send=None if budget.max_bytes_per_s is None else budget.wait,
         )
         worker = Worker(
             LearnerCalls(
@@ -216,6 +242,8 @@ async def run_node(
             nursery.start_soon(neighbours.run)
             nursery.start_soon(membership.run)
             nursery.start_soon(discovery.run)
+            nursery.start_soon(links.run)
+            nursery.start_soon(prober.run)
             nursery.start_soon(_tell_download, sync)
             nursery.start_soon(_stop_when_told, stop, life)
             await life.wait_left()

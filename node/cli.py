@@ -76,6 +76,11 @@ def node() -> None:
     help="What an hour of this machine costs, in US dollars.",
 )
 @click.option(
+    "--upload-mbit",
+    type=FiniteRange(min=0.01, max=1_000_000),
+    help="Most to upload of weights, in Mbit/s.  [default: 80 % of what the line was measured at]",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -98,6 +103,7 @@ def join(
     threads: int | None,
     max_batch: int | None,
     usd_per_hour: float,
+    upload_mbit: float | None,
     log_format: str,
     verbose: bool,
 ) -> None:
@@ -123,6 +129,7 @@ def join(
             *engine_options,
         ],
         usd_per_hour=usd_per_hour,
+        upload_mbit=upload_mbit,
     )
     if rim is not None:
         rim.verbose = verbose

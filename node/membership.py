@@ -23,6 +23,7 @@ from protocols.activation import (
     Directive,
     Heartbeat,
     HeartbeatReply,
+    LinkReport,
     NodeState,
     PeerReport,
 )
@@ -51,6 +52,8 @@ class NodeReport:
     num_engine_restarts: int
     payload_bytes_sent: int
     payload_bytes_received: int
+    receiving_s: float = 0.0
+    links: tuple[LinkReport, ...] = ()
 
 
 class Membership:
@@ -98,6 +101,7 @@ class Membership:
         self._beating = trio.Lock()
         self._untold: tuple[PeerReport, ...] = ()
         self._last_said: tuple[Directive, str] | None = None
+        self._last_warning = ""
         self._has_complained = False
 
     def announce(self) -> None:
@@ -164,7 +168,9 @@ class Membership:
             num_engine_restarts=report.num_engine_restarts,
             payload_bytes_sent=report.payload_bytes_sent,
             payload_bytes_received=report.payload_bytes_received,
+            receiving_s=report.receiving_s,
             reports=told,
+            links=report.links,
         )
         data = await call(
             self._network,
@@ -193,6 +199,12 @@ class Membership:
         if (reply.directive, reply.why) != self._last_said:
             self._last_said = reply.directive, reply.why
             log.info("learner.says", directive=reply.directive.value, why=reply.why)
+        if reply.warning != self._last_warning:
+            self._last_warning = reply.warning
+            if reply.warning:
+                log.warning("learner.warns", warning=reply.warning)
+            else:
+                log.info("warning.over")
         match reply.directive:
             case Directive.ACTIVE:
                 self._on_event(Activate())

@@ -1,4 +1,8 @@
-"""The peers the learner tells us to exchange chunks with: connected to in the background."""
+"""The peers the learner tells us to exchange chunks with: connected to in the background.
+
+Each of them is told of us, too, so that whoever can dial does. Connections to peers that
+are not named any more are left alone; they are only not asked for chunks.
+"""
 
 import random
 from typing import Final, NoReturn
@@ -11,7 +15,7 @@ from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from protocols.activation import PeerAddresses
+from protocols.activation import Dial, PeerAddresses
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short
 
@@ -31,18 +35,33 @@ class Neighbours:
         self._rng = rng
         self._wanted: dict[PeerId, PeerInfo] = {}
         self._trouble: dict[PeerId, tuple[Backoff, float]] = {}
+        self._reached: set[PeerId] = set()
         self._bell = Bell()
 
     def holders(self) -> frozenset[PeerId]:
-        """Return the peers that may hold chunks: whoever is connected, and the learner."""
-        return self._network.connected_peers() | {self._learner}
+        """Return the peers to ask for chunks: our neighbours that are connected, and the learner.
+
+        While none of them is connected, whoever else is: better a stranger than nobody.
+        """
+        connected = self._network.connected_peers()
+        return (connected & self._wanted.keys() or connected) | {self._learner}
+
+    @property
+    def dials(self) -> dict[PeerId, Dial]:
+        """What came of our attempts to dial those who are named now, so far as there were any."""
+        return {
+            peer: Dial.REACHED if peer in self._reached else Dial.FAILED
+            for peer in self._wanted
+            if peer in self._reached or peer in self._trouble
+        }
 
     def named(self, neighbours: tuple[PeerAddresses, ...]) -> None:
         """Take in whom the learner names."""
         infos = [_info(each) for each in neighbours if each.peer_id != self._network.peer]
-        wanted = {info.peer: info for info in infos if info.addresses}
+        wanted = {info.peer: info for info in infos}
         if wanted != self._wanted:
             self._wanted = wanted
+            self._reached &= wanted.keys()
             self._trouble = {p: t for p, t in self._trouble.items() if p in wanted}
             self._bell.ring()
 
@@ -52,7 +71,11 @@ class Neighbours:
             ring = self._bell.next_ring
             now_s = trio.current_time()
             connected = self._network.connected_peers()
-            absent = [info for peer, info in self._wanted.items() if peer not in connected]
+            absent = [
+                info
+                for peer, info in self._wanted.items()
+                if peer not in connected and info.addresses
+            ]
             due = [info for info in absent if self._retry_at_s(info.peer) <= now_s]
             if due:
                 limiter = trio.CapacityLimiter(MAX_PARALLEL_DIALS)
@@ -74,12 +97,14 @@ class Neighbours:
             try:
                 await self._network.connect(info, timeout_s=CONNECT_S)
             except NetworkError as exc:
+                self._reached.discard(info.peer)
                 backoff, _ = self._trouble.get(info.peer, (None, 0.0))
                 backoff = backoff or Backoff(self._rng, first_s=5.0, cap_s=MAX_RETRY_S)
                 self._trouble[info.peer] = backoff, trio.current_time() + backoff.next_s()
                 log.debug("neighbour.unreachable", peer=short(info.peer), error=str(exc))
             else:
                 self._trouble.pop(info.peer, None)
+                self._reached.add(info.peer)
 
 
 def _info(named: PeerAddresses) -> PeerInfo:

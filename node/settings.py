@@ -8,6 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
+from echo2swarm.broadcast.upload import bytes_per_s_of
 from echo2swarm.errors import UsageError
 from node.app import NodeConfig
 from node.engine.options import OPTIONS_OF, Options, parse_options
@@ -27,6 +28,7 @@ def make_config(
     engine: str,
     engine_options: Sequence[str],
     usd_per_hour: float,
+    upload_mbit: float | None = None,
 ) -> NodeConfig:
     """Check everything that was typed, and return it as one value.
 
@@ -45,6 +47,7 @@ def make_config(
         engine=engine_spec(engine, options),
         max_batch=options.max_batch,
         usd_per_hour=usd_per_hour,
+        upload_bytes_per_s=bytes_per_s_of(upload_mbit),
     )
 
 

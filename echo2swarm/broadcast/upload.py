@@ -111,6 +111,11 @@ class UploadBudget:
             raise
 
 
+def bytes_per_s_of(mbit_per_s: float | None) -> float | None:
+    """Return a cap as people state it, in bytes per second."""
+    return None if mbit_per_s is None else mbit_per_s * 125_000
+
+
 def _checked(bytes_per_s: float | None) -> float | None:
     if bytes_per_s is not None and not 0 < bytes_per_s < inf:
         raise ValueError(f"a cap of {bytes_per_s} bytes/s")

@@ -49,6 +49,8 @@ class SwarmTable(Table, frozen=True):
     """How often nodes report."""
     ticket_valid_h: Positive = 720.0
     """How long the ticket admits new nodes, in hours."""
+    upload_mbit: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    """Most that the learner uploads of weights, in Mbit/s; left out, all that its line carries."""
 
 
 class RolloutTable(Table, frozen=True):

@@ -10,6 +10,7 @@ from echo2swarm.weights.library import VersionLibrary
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from learner.ports import Published
 from protocols.ids import PolicyVersion
+from protocols.manifest import PolicyManifest
 
 
 class SwarmPublisher:
@@ -52,6 +53,7 @@ class SwarmPublisher:
             version=version,
             weights_sha256=held.manifest.weights_sha256,
             size_bytes=held.manifest.weights.size_bytes,
+            update_bytes=_update_bytes(held.manifest),
         )
 
     async def announce(self, version: PolicyVersion) -> None:
@@ -60,3 +62,10 @@ class SwarmPublisher:
         if held is None:
             raise StoreError(f"version {version} was deleted before it was announced")
         await self._announcer.announce(held.sealed)
+
+
+def _update_bytes(manifest: PolicyManifest) -> int:
+    """Return what a node fetches that holds the newest version there is a delta from."""
+    if not manifest.deltas:
+        return manifest.weights.size_bytes
+    return max(manifest.deltas, key=lambda delta: delta.base_version).payload.size_bytes

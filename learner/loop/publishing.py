@@ -82,6 +82,7 @@ class Publishing:
         version = PolicyVersion(step)
         self._nodes.published(version, trio.current_time())
         published = await self._publisher.prepare(version, snapshot)
+        self._nodes.update_bytes = published.update_bytes
         if expected_sha256 not in (None, published.weights_sha256):
             # Some GPU kernels add up in any order. Nodes that hold the version of before keep
             # it; their behaviour logprobs are their own, so training stays right.

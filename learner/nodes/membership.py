@@ -10,18 +10,17 @@ from echo2swarm.bell import Bell
 from learner.config import SelectorTable
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
-from learner.nodes.node_table import News, Node, NodeTable
+from learner.nodes.links import TICK_S, Links
+from learner.nodes.node_table import TWIN_WARNING, News, Node, NodeTable
 from learner.nodes.selector import Limits, select
 from learner.progress import Progress
 from protocols import advert as advert_protocol
 from protocols.activation import (
-    MAX_NEIGHBOURS,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     Directive,
     Heartbeat,
     HeartbeatReply,
-    NodeState,
     PeerAddresses,
 )
 from protocols.codec import decode, encode
@@ -47,8 +46,10 @@ class Membership:
         progress: Progress,
         selector: SelectorTable,
         heartbeat_s: float,
+        links: Links,
         bell: Bell,
     ) -> None:
+        self._links = links
         self._desk = desk
         self._run_id = run_id
         self._nodes = nodes
@@ -73,11 +74,22 @@ class Membership:
                 reason=Reason.WRONG_RUN,
             )
         advert = advert_protocol.read(beat.advert, run=self._run_id, peer=peer)
-        news = self._nodes.heartbeat(peer, beat, advert, trio.current_time())
+        now_s = trio.current_time()
+        news = self._nodes.heartbeat(peer, beat, advert, now_s)
         node = self._nodes.get(peer)
         assert node is not None  # noqa: S101 - entered a line above
+        if news.is_superseded:
+            if news.is_new_twin:
+                log.error("identity.shared", peer=short(peer), name=advert.name, why=TWIN_WARNING)
+            return encode(self._reply_to_superseded(), max_bytes=MAX_REPLY_BYTES)
+        if news.has_left:
+            self._links.gone(peer)
+        else:
+            is_start = news.is_new_node or news.is_new_session or news.is_back
+            self._links.heard(peer, beat, advert, now_s, is_start=is_start)
         for report in beat.reports:
             self._nodes.report(peer, report)
+            self._links.reported(peer, report, now_s)
             log.warning(
                 "peer.reported",
                 peer=short(PeerId(report.peer_id)),
@@ -90,16 +102,21 @@ class Membership:
 
     async def watch(self) -> None:
         """Notice nodes that fell silent, and select again now and then."""
-        next_select_s = trio.current_time()
+        next_select_s = next_tick_s = trio.current_time()
         while True:
+            if trio.current_time() >= next_tick_s:
+                self._links.tick(trio.current_time())
+                next_tick_s = trio.current_time() + TICK_S
             for node in self._nodes.lose_silent(trio.current_time()):
                 log.warning("node.lost", peer=short(node.peer), name=node.advert.name)
+                self._links.gone(node.peer)
                 await self._desk.end_sessions(node.peer, except_session=None)
                 next_select_s = trio.current_time()
             if trio.current_time() >= next_select_s:
                 self.select()
                 next_select_s = trio.current_time() + SELECT_EVERY_S
-            wake_s = min(next_select_s, self._nodes.next_silence_s() or next_select_s)
+            next_s = min(next_select_s, next_tick_s)
+            wake_s = min(next_s, self._nodes.next_silence_s() or next_s)
             await trio.sleep(max(0.05, wake_s - trio.current_time()))
 
     def select(self) -> None:
@@ -165,29 +182,36 @@ class Membership:
             self.select()
 
     def _reply_to(self, node: Node) -> HeartbeatReply:
+        now_s = trio.current_time()
+        has_twin = self._nodes.has_twin(node, now_s)
         return HeartbeatReply(
             directive=node.directive,
             why=node.why[:200],
             learner_step=self._progress.step,
             newest_version=self._desk.dispatcher.newest_version or 0,
             next_heartbeat_s=self._heartbeat_s,
-            neighbours=self._neighbours_of(node),
+            neighbours=self._neighbours_of(node.peer),
+            upload_bytes_per_s=self._links.upload_bytes_per_s(node.peer),
+            warning=TWIN_WARNING if has_twin else self._links.warning_of(node.peer, now_s),
         )
 
-    def _neighbours_of(self, node: Node) -> tuple[PeerAddresses, ...]:
-        """Return others to exchange chunks with: those first that hold the newest versions."""
-        others = [
-            other
-            for other in self._nodes.present
-            if other.peer != node.peer and other.advert.addresses
-        ]
-        others.sort(key=lambda other: (-_held(other), -other.payload_bytes_sent, other.peer))
+    def _reply_to_superseded(self) -> HeartbeatReply:
+        """Return what a process is told whose identity a later one has taken over."""
+        is_finished = self._progress.is_finished
+        return HeartbeatReply(
+            directive=Directive.FINISHED if is_finished else Directive.STANDBY,
+            why="standby: a process that was started later runs under the same identity",
+            learner_step=self._progress.step,
+            newest_version=self._desk.dispatcher.newest_version or 0,
+            next_heartbeat_s=self._heartbeat_s,
+            neighbours=(),
+            warning=TWIN_WARNING,
+        )
+
+    def _neighbours_of(self, peer: PeerId) -> tuple[PeerAddresses, ...]:
+        neighbours = (self._nodes.get(other) for other in self._links.neighbours_of(peer))
         return tuple(
-            PeerAddresses(other.peer, other.advert.addresses) for other in others[:MAX_NEIGHBOURS]
+            PeerAddresses(node.peer, node.advert.addresses)
+            for node in neighbours
+            if node is not None
         )
-
-
-def _held(node: Node) -> int:
-    if node.state in (NodeState.DRAINING, NodeState.LEFT) or node.held_version is None:
-        return -1
-    return node.held_version

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from learner.ledger.resume import Contribution
+from learner.nodes.links import LinkStatus
 from learner.nodes.rates import WindowSum, WorkingRate
 from learner.nodes.selector import Offer
 from protocols.activation import Directive, Heartbeat, NodeState, PeerReport
@@ -23,6 +24,14 @@ _HALF_LIFE_S: Final = 120.0
 _MAX_REPORTED: Final = 1000
 """Of one report: nobody fills another's record at one stroke."""
 _SMOOTHING: Final = 0.3
+_MAX_SUPERSEDED: Final = 8
+"""Earlier sessions of one node that are remembered."""
+TWIN_WARNING: Final = (
+    "two processes run under this node's identity (a copied state directory?): stop one of them, "
+    "or give it a --state-dir of its own"
+)
+TWIN_AFTER_BEATS: Final = 2
+"""One heartbeat of an earlier session may have been under way; two are another process."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,6 +61,10 @@ class Node:
     num_engine_restarts: int = 0
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
+    superseded: dict[str, int] = field(default_factory=dict)
+    """Earlier sessions, and how often they were heard of since a later one began."""
+    twin_at_s: float | None = None
+    """When another process was last seen to run under the same identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +74,12 @@ class News:
     is_new_node: bool = False
     is_new_session: bool = False
     has_left: bool = False
+    is_superseded: bool = False
+    """It is of an earlier session, though the later one is alive: nothing was taken in."""
+    is_new_twin: bool = False
+    """It shows, for the first time, that two processes run under one identity."""
+    is_back: bool = False
+    """The node had been lost."""
     state_before: NodeState | None = None
     """Set if the state changed."""
     applied_version: int | None = None
@@ -87,6 +106,8 @@ class NodeTable:
         self._silent_after_s = silent_after_s
         self._nodes: dict[PeerId, Node] = {}
         self._published_at_s: dict[int, float] = {}
+        self.update_bytes: int | None = None
+        """What a node has to fetch for the newest version, if it held the one before."""
 
     def __iter__(self) -> Iterator[Node]:
         return iter(tuple(self._nodes.values()))
@@ -127,7 +148,14 @@ class NodeTable:
                 accepted=WindowSum(WINDOW_S, started_s=now_s),
             )
             self._credit(node)
+        if beat.session_id in node.superseded and not node.is_lost:
+            return self._hear_superseded(node, beat, now_s)
         is_new_session = node.session_id != beat.session_id
+        if is_new_session:
+            node.superseded.pop(beat.session_id, None)
+            node.superseded[node.session_id] = 0
+            while len(node.superseded) > _MAX_SUPERSEDED:
+                del node.superseded[next(iter(node.superseded))]
         is_back = node.is_lost and beat.state is not NodeState.LEFT
         if is_new_session or is_back:
             node.joined_at_s = now_s
@@ -149,10 +177,15 @@ class NodeTable:
             is_new_node=is_new_node,
             is_new_session=is_new_session,
             has_left=node.is_lost,
+            is_back=is_back,
             state_before=state_before,
             applied_version=beat.applied_version if has_new_version else None,
             broadcast_s=broadcast_s,
         )
+
+    def has_twin(self, node: Node, now_s: float) -> bool:
+        """Whether two processes run under this node's identity."""
+        return node.twin_at_s is not None and now_s - node.twin_at_s <= self._silent_after_s
 
     def report(self, reporter: PeerId, report: PeerReport) -> None:
         """Note what one node had to refuse from another."""
@@ -215,7 +248,9 @@ class NodeTable:
             if node.state is not NodeState.DRAINING
         ]
 
-    def status(self, node: Node, *, num_in_flight: int, now_s: float) -> NodeStatus:
+    def status(
+        self, node: Node, *, num_in_flight: int, link: LinkStatus, now_s: float
+    ) -> NodeStatus:
         """Return the line that ``swarm status`` shows of a node."""
         return NodeStatus(
             peer_id=node.peer,
@@ -239,7 +274,22 @@ class NodeTable:
             num_engine_restarts=node.num_engine_restarts,
             payload_bytes_sent=node.payload_bytes_sent,
             payload_bytes_received=node.payload_bytes_received,
+            upload_bytes_per_s=link.upload_bytes_per_s,
+            download_bytes_per_s=link.download_bytes_per_s,
+            reachability=link.reachability,
+            num_neighbours=link.num_neighbours,
+            warning=TWIN_WARNING if self.has_twin(node, now_s) else link.warning,
         )
+
+    def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> News:
+        if beat.state is NodeState.LEFT:
+            return News(is_superseded=True)  # The last word of the process before: no twin.
+        node.superseded[beat.session_id] += 1
+        if node.superseded[beat.session_id] < TWIN_AFTER_BEATS:
+            return News(is_superseded=True)
+        is_new_twin = not self.has_twin(node, now_s)
+        node.twin_at_s = now_s
+        return News(is_superseded=True, is_new_twin=is_new_twin)
 
     def _broadcast_s(self, node: Node, now_s: float) -> float | None:
         published_at_s = self._published_at_s.get(node.applied_version or 0)

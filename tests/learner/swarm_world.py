@@ -3,6 +3,7 @@
 Nodes are scripted: they keep the wire protocols, and nothing else of a real node.
 """
 
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,7 @@ from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.replay import replay
+from learner.nodes.links import Links
 from learner.ports import Published
 from learner.runtime import Learner, Parts
 from learner.scoring.messages import Completion, Prompt, Reward
@@ -212,12 +214,14 @@ async def open_world(
             left_over = await ledger.resume(0, max_staleness=table.max_staleness, now_unix_s=0.0)
             await replay(trainer, left_over.updates)
         with JsonLines(folder / "metrics.jsonl") as metrics:
+            traffic = Traffic()
             learner = Learner(
                 Parts(
                     config=settings,
                     run_id=RUN,
                     network=network,
-                    traffic=Traffic(),
+                    traffic=traffic,
+                    links=Links(network.peer, traffic, random.Random(0)),
                     trainer=trainer,
                     scorer=FakeScorer(),
                     publisher=publisher,

@@ -1,0 +1,101 @@
+"""Asks the learner to measure our link, once, when the first version is here and all is quiet."""
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.broadcast.probing import MayISend, hear, receive_blocks, say, send_blocks
+from echo2swarm.errors import NetworkError
+from echo2swarm.humane import format_bytes
+from echo2swarm.network.base import Network
+from protocols import probe
+from protocols.errors import RemoteProtocolError
+from protocols.ids import PeerId
+from protocols.probe import ProbeGo, ProbeRefused, ProbeRequest, ProbeResult
+
+START_S: Final = 5.0
+"""After the first version: the engine loads it, and others still fetch theirs."""
+LOOK_S: Final = 1.0
+PROBE_S: Final = 20.0
+"""The whole of it; the learner allows no more either."""
+RETRY_S: Final = 60.0
+MIN_WAIT_S: Final = 5.0
+MAX_FAILURES: Final = 3
+
+log = structlog.get_logger()
+
+
+class Prober:
+    """Has our link measured; whatever comes of it, nothing else depends on it.
+
+    Args:
+        network: ours.
+        learner: whom to ask.
+        run_id: which run.
+        is_quiet: whether we hold a version and transfer nothing.
+        may_i_send: the cap of the contributor, if there is one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        learner: PeerId,
+        run_id: str,
+        is_quiet: Callable[[], bool],
+        may_i_send: MayISend | None = None,
+    ) -> None:
+        self._network = network
+        self._learner = learner
+        self._run_id = run_id
+        self._is_quiet = is_quiet
+        self._may_i_send = may_i_send
+
+    async def run(self) -> None:
+        """Return when the link was measured, or could not be."""
+        num_failures, wait_s = 0, START_S
+        while num_failures < MAX_FAILURES:
+            await self._until_quiet()
+            await trio.sleep(wait_s)
+            if not self._is_quiet():
+                continue
+            try:
+                with trio.fail_after(PROBE_S):
+                    outcome = await self._probe()
+            except (NetworkError, RemoteProtocolError, trio.TooSlowError) as exc:
+                num_failures, wait_s = num_failures + 1, RETRY_S
+                log.info("link.not_measured", error=str(exc) or "it took too long")
+                continue
+            if isinstance(outcome, ProbeResult):
+                log.info(
+                    "link.measured",
+                    upload=f"{format_bytes(outcome.upload_bytes_per_s)}/s",
+                    download=f"{format_bytes(outcome.download_bytes_per_s)}/s",
+                )
+                return
+            wait_s = max(outcome.retry_after_s, MIN_WAIT_S)
+            log.debug("probe.refused", reason=outcome.reason.value, retry_s=wait_s)
+
+    async def _until_quiet(self) -> None:
+        """Wait for a moment without transfers; there is no event for their absence."""
+        while not self._is_quiet():  # noqa: ASYNC110
+            await trio.sleep(LOOK_S)
+
+    async def _probe(self) -> ProbeResult | ProbeRefused:
+        async with self._network.open_stream(
+            self._learner, probe.PROTOCOL_ID, max_frame_bytes=probe.MAX_FRAME_BYTES, bulk=True
+        ) as stream:
+            await say(stream, ProbeRequest(self._run_id))
+            answer = await hear(stream)
+            if isinstance(answer, ProbeRefused):
+                return answer
+            if not isinstance(answer, ProbeGo):
+                raise RemoteProtocolError(f"{type(answer).__name__} instead of ProbeGo")
+            await send_blocks(stream, may_i_send=self._may_i_send)
+            await receive_blocks(stream)
+            result = await hear(stream)
+            if not isinstance(result, ProbeResult):
+                raise RemoteProtocolError(f"{type(result).__name__} instead of ProbeResult")
+            return result
