@@ -53,6 +53,11 @@ def format_rate(per_s: float | None) -> str:
     return "0" if per_s == 0 else f"{per_s:.0f}" if per_s >= 99.95 else _digits(per_s)
 
 
+def format_mbit(bytes_per_s: float | None) -> str:
+    """Return bytes per second in Mbit/s, as lines are sold."""
+    return format_rate(None if bytes_per_s is None else bytes_per_s * 8 / 1e6)
+
+
 def format_count(count: int) -> str:
     """Return a count in at most six characters: exact below 100,000."""
     if count < 100_000:

@@ -20,6 +20,7 @@ from echo2swarm.humane import (
     bar,
     format_bytes,
     format_count,
+    format_mbit,
     format_percent,
     format_rate,
     format_seconds,
@@ -28,15 +29,18 @@ from echo2swarm.humane import (
 )
 from protocols.activation import NodeState
 from protocols.ids import PeerId, short
-from protocols.status import NodeStatus, ReasonCount, StatusReply
+from protocols.status import NodeStatus, Reachability, ReasonCount, StatusReply
 
 WIDE_COLUMNS: Final = 120
-"""From this width on, a node's line has all that is known of it."""
+"""From this width on, a node's line tells of its price and what it moved."""
+VERY_WIDE_COLUMNS: Final = 150
+"""From this width on, a node's line tells of its link, too."""
 
 _PHASE_STYLES: Final = {"failed": "bold red", "finished": "bold green", "training": "green"}
 _STATE_STYLES: Final = {NodeState.ACTIVE: "green", NodeState.LEFT: "dim", NodeState.DRAINING: "dim"}
 _MAX_STALENESS_SHOWN: Final = 8
 _MIN_REFUSAL_CHARS: Final = 8
+_MAX_WARNINGS_SHOWN: Final = 3
 
 
 def status_view(
@@ -129,11 +133,10 @@ def _facts(
                 (
                     f"reward {_optional(status.reward_mean, '.3f')}",
                     f"train {format_seconds(status.train_s)}",
-                    f"broadcast {format_seconds(status.broadcast_s)}",
-                    f"sent {format_bytes(status.payload_bytes_sent)}",
                 )
             ),
         ),
+        ("weights", _weights(status, wide=wide)),
         (
             "refused",
             Text(refusals_text(status.refusals), style="yellow" if status.refusals else ""),
@@ -144,6 +147,11 @@ def _facts(
             f"up {format_seconds(status.uptime_s)}",
         ),
     ]
+    warned = [node for node in sort_nodes(status.nodes) if node.warning]
+    for node in warned[:_MAX_WARNINGS_SHOWN]:
+        name = printable(node.name, max_chars=14) or "node"
+        text = f"{name} {short(PeerId(node.peer_id))}: {printable(node.warning)}"
+        facts.append(("warning", Text(text, style="bold red")))
     if age_s > 5:
         facts.append(("age", Text(f"this is {format_seconds(age_s)} old", style="bold yellow")))
     if status.advice:
@@ -170,6 +178,16 @@ def _shares(status: StatusReply, *, width: int, plain: bool) -> str:
     )
 
 
+def _weights(status: StatusReply, *, wide: bool) -> str:
+    rate = format_mbit(status.upload_bytes_per_s)
+    at_rate = f" at up to {rate} Mbit/s" if wide and rate != MISSING else ""
+    return (
+        f"to all nodes in {format_seconds(status.broadcast_s)}, the links allow "
+        f"{format_seconds(status.expected_broadcast_s)};  "
+        f"sent {format_bytes(status.payload_bytes_sent)}{at_rate}"
+    )
+
+
 def _supply(status: StatusReply) -> Text:
     supplied, needed = status.supplied_rollouts_per_s, status.needed_rollouts_per_s
     is_short = needed is not None and supplied < needed
@@ -183,8 +201,7 @@ def _supply(status: StatusReply) -> Text:
 def _nodes(status: StatusReply, *, width: int, plain: bool) -> RenderableType:
     if not status.nodes:
         return Text("no node has joined yet", style="dim")
-    wide = width >= WIDE_COLUMNS
-    columns = [c for c in _COLUMNS if wide or not c.is_wide_only]
+    columns = [c for c in _COLUMNS if width >= c.from_width]
     rows = [
         [column.cell(node, status.newest_version) for column in columns]
         for node in sort_nodes(status.nodes)
@@ -242,6 +259,17 @@ def _version_cell(node: NodeStatus, newest_version: int) -> Text:
     return Text(f"{node.applied_version} (-{lag})", style="yellow")
 
 
+def _link_cell(node: NodeStatus, _newest_version: int) -> Text:
+    up, down = format_mbit(node.upload_bytes_per_s), format_mbit(node.download_bytes_per_s)
+    return Text(f"{up} / {down}")
+
+
+def _peers_cell(node: NodeStatus, _newest_version: int) -> Text:
+    if node.reachability is Reachability.NO:
+        return Text(f"{node.num_neighbours} out", style="yellow")
+    return Text(str(node.num_neighbours))
+
+
 def _refused_cell(node: NodeStatus, _newest_version: int) -> Text:
     num_refused = sum(r.count for r in node.refusals)
     return Text(format_count(num_refused), style="yellow" if num_refused else "")
@@ -256,15 +284,17 @@ class _Column:
     title: str
     cell: Callable[[NodeStatus, int], Text]
     justify: Literal["left", "right"] = "left"
-    is_wide_only: bool = False
+    from_width: int = 0
     is_flexible: bool = False
 
 
 _COLUMNS: Final = (
     _Column("node", _text(lambda n: printable(n.name, max_chars=14) or short(PeerId(n.peer_id)))),
-    _Column("id", _text(lambda n: short(PeerId(n.peer_id))), is_wide_only=True),
+    _Column("id", _text(lambda n: short(PeerId(n.peer_id))), from_width=WIDE_COLUMNS),
     _Column("state", _state_cell),
-    _Column("wanted", _text(lambda n: printable(n.directive, max_chars=8)), is_wide_only=True),
+    _Column(
+        "wanted", _text(lambda n: printable(n.directive, max_chars=8)), from_width=WIDE_COLUMNS
+    ),
     _Column("version", _version_cell, "right"),
     _Column("roll/s", _text(lambda n: format_rate(n.rollouts_per_s)), "right"),
     _Column("accept", _text(lambda n: format_count(n.num_accepted)), "right"),
@@ -276,9 +306,18 @@ _COLUMNS: Final = (
         is_flexible=True,
     ),
     _Column("B", _text(lambda n: format_seconds(n.broadcast_s)), "right"),
-    _Column("$/h", _text(lambda n: _optional(n.usd_per_hour, ".2f")), "right", is_wide_only=True),
-    _Column("up", _text(lambda n: format_bytes(n.payload_bytes_sent)), "right", is_wide_only=True),
     _Column(
-        "down", _text(lambda n: format_bytes(n.payload_bytes_received)), "right", is_wide_only=True
+        "$/h", _text(lambda n: _optional(n.usd_per_hour, ".2f")), "right", from_width=WIDE_COLUMNS
     ),
+    _Column(
+        "up", _text(lambda n: format_bytes(n.payload_bytes_sent)), "right", from_width=WIDE_COLUMNS
+    ),
+    _Column(
+        "down",
+        _text(lambda n: format_bytes(n.payload_bytes_received)),
+        "right",
+        from_width=WIDE_COLUMNS,
+    ),
+    _Column("Mbit/s", _link_cell, "right", from_width=VERY_WIDE_COLUMNS),
+    _Column("peers", _peers_cell, "right", from_width=VERY_WIDE_COLUMNS),
 )

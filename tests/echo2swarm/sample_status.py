@@ -4,7 +4,7 @@ import msgspec
 
 from protocols.activation import NodeState
 from protocols.reasons import Reason
-from protocols.status import NodeStatus, ReasonCount, StalenessCount, StatusReply
+from protocols.status import NodeStatus, Reachability, ReasonCount, StalenessCount, StatusReply
 
 NODE = NodeStatus(
     peer_id="12D3KooWSampleSampleSampleSampleSampleSample00000001",
@@ -28,6 +28,10 @@ NODE = NodeStatus(
     num_engine_restarts=0,
     payload_bytes_sent=1_300_000_000,
     payload_bytes_received=3_220_000_000,
+    upload_bytes_per_s=3_000_000.0,
+    download_bytes_per_s=12_500_000.0,
+    reachability=Reachability.YES,
+    num_neighbours=12,
 )
 
 STATUS = StatusReply(
@@ -57,11 +61,14 @@ STATUS = StatusReply(
     worst_heartbeat_delay_s=0.012,
     payload_bytes_sent=4_000_000_000,
     advice="Supply is short by 3.8 rollouts/s.",
+    expected_broadcast_s=1.9,
+    upload_bytes_per_s=5_000_000.0,
     nodes=(
         msgspec.structs.replace(
             NODE,
             peer_id=NODE.peer_id[:-1] + "2",
             name="node-b",
+            reachability=Reachability.NO,
             applied_version=11,
             refusals=(ReasonCount(Reason.STALE, 3),),
             last_refusal="stale: version 8 at step 12, at most 2",

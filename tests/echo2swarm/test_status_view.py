@@ -36,7 +36,8 @@ def test_plain_text_at_80_columns() -> None:
         "learner    busy ######.... 62 %   waiting ##........ 25 %   over 120 s",
         "rollouts   12.2/s supplied, 16.0/s needed;  34 buffered, 128 in flight",
         "staleness  0: 512 ####  1: 1024 ########  2: 12 #",
-        "update     reward 0.547   train 8.00 s   broadcast 2.30 s   sent 4.00 GB",
+        "update     reward 0.547   train 8.00 s",
+        "weights    to all nodes in 2.30 s, the links allow 1.90 s;  sent 4.00 GB",
         "refused    wrong_version 5, stale 3",
         "loop       at most 12 ms late;  up 312 s",
         "advice     Supply is short by 3.8 rollouts/s.",
@@ -46,7 +47,32 @@ def test_plain_text_at_80_columns() -> None:
     ]
 
 
-def test_plain_text_at_140_columns_tells_all_of_a_node() -> None:
+def test_a_very_wide_screen_shows_the_links_and_who_cannot_be_dialled() -> None:
+    lines = shown(STATUS, width=160, plain=True)
+
+    assert lines[-3].split()[-2:] == ["Mbit/s", "peers"]
+    assert lines[-2].endswith("3.22 GB 24.0 / 100     12")
+    assert lines[-1].endswith("3.22 GB 24.0 / 100 12 out")
+    assert "sent 4.00 GB at up to 40.0 Mbit/s" in "".join(lines)
+
+
+def test_what_a_contributor_should_see_to_is_said_of_some_nodes() -> None:
+    nodes = tuple(
+        node_with(name=f"node-{i}", warning="\x1btwo processes share its identity")
+        for i in range(9)
+    )
+
+    lines = [
+        line
+        for line in shown(status_with(nodes=nodes), width=80, plain=True)
+        if line.startswith("warning")
+    ]
+
+    assert len(lines) == 3
+    assert lines[0] == "warning    node-0 00000001: two processes share its identity"
+
+
+def test_plain_text_at_140_columns_tells_of_price_and_traffic() -> None:
     assert shown(STATUS, width=140, plain=True)[-3:] == [
         "node   id       state  wanted version roll/s accept train refuse "
         "last refusal                                B  $/h      up    down",
@@ -115,10 +141,16 @@ def test_present_nodes_come_first_then_lost_ones_then_those_that_left() -> None:
 
 def test_unknown_figures_are_dashes() -> None:
     status = status_with(
-        train_s=None, broadcast_s=None, reward_mean=None, needed_rollouts_per_s=None
+        train_s=None,
+        broadcast_s=None,
+        expected_broadcast_s=None,
+        upload_bytes_per_s=None,
+        reward_mean=None,
+        needed_rollouts_per_s=None,
     )
 
-    assert fact(status, "update") == "reward -   train -   broadcast -   sent 4.00 GB"
+    assert fact(status, "update") == "reward -   train -"
+    assert fact(status, "weights") == "to all nodes in -, the links allow -;  sent 4.00 GB"
     assert fact(status, "rollouts").startswith("12.2/s supplied, -/s needed;")
 
 
