@@ -328,7 +328,11 @@ class Libp2pNetwork:
         """Connect to peers with the help of ``go_betweens``; be one for others, if wanted."""
         if go_betweens:
             meetings = Meetings(
-                self._host, self._peer, go_betweens=go_betweens, negotiate=self._negotiate
+                self._host,
+                self._peer,
+                go_betweens=go_betweens,
+                negotiate=self._negotiate,
+                nursery=self._nursery,
             )
             self.serve(INVITE_PROTOCOL_ID, meetings.follow_invitation, INVITE_LIMITS)
             self._peers.meetings = meetings

@@ -48,6 +48,11 @@ class Libp2pStream:
         """Who is at the other end, proven by its key."""
         return self._peer
 
+    @property
+    def connection(self) -> BulkYamux:
+        """On which it runs."""
+        return self._connection
+
     async def send(self, frame: bytes) -> None:
         """Send one frame."""
         async with self._send_lock:
