@@ -47,6 +47,7 @@ class Ask(Message, frozen=True, tag="ask"):
 
     peer_id: PeerName
     local_port: Port
+    """From which it dialled the go-between."""
 
 
 class Invite(Message, frozen=True, tag="invite"):
@@ -59,18 +60,21 @@ class Accept(Message, frozen=True, tag="accept"):
     """Callee to go-between: I am ready."""
 
     local_port: Port
+    """From which it dialled the go-between."""
 
 
 class Go(Message, frozen=True, tag="go"):
     """Go-between to both: connect now. Who asked counts as the dialler."""
 
     places: Annotated[tuple[PlaceText, ...], msgspec.Meta(min_length=1, max_length=MAX_PLACES)]
+    """Where to find the other, as multiaddresses; the likeliest first."""
 
 
 class Declined(Message, frozen=True, tag="declined"):
     """Go-between to caller, or callee to go-between: not now."""
 
     fault: Fault
+    """Why."""
 
 
 AskReply = Go | Declined

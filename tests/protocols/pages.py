@@ -39,6 +39,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "rollouts": ("protocols.rollouts",),
     "chunks": ("protocols.chunks",),
     "probe": ("protocols.probe",),
+    "meeting": ("protocols.meeting",),
     "status": ("protocols.status",),
     "framing": ("protocols.framing",),
     "envelope": ("protocols.envelope",),

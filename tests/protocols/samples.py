@@ -12,6 +12,7 @@ from protocols import (
     framing,
     leases,
     manifest,
+    meeting,
     packed,
     probe,
     rollouts,
@@ -209,6 +210,13 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         probe.ProbeBlock(data=b"random", is_last=True),
         probe.ProbeSeen(num_bytes=6, sha256=b"\x55" * 32),
         probe.ProbeResult(upload_bytes_per_s=3_000_000.0, download_bytes_per_s=12_000_000.0),
+    ),
+    "meeting": (
+        meeting.Ask(PEER, 40_001),
+        meeting.Invite(PEER),
+        meeting.Accept(40_002),
+        meeting.Go(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
+        meeting.Declined(meeting.Fault.NOT_HERE),
     ),
     "status": (
         status.StatusRequest(run_id=RUN),
