@@ -301,7 +301,10 @@ async def _open_network(config: LearnerConfig, identity: Identity) -> AsyncItera
     from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
 
     async with open_network(
-        identity, config.swarm.listen, advertise=config.swarm.advertise
+        identity,
+        config.swarm.listen,
+        advertise=config.swarm.advertise,
+        is_go_between=config.swarm.hole_punching,
     ) as network:
         yield network
 

@@ -71,6 +71,8 @@ class NodeConfig:
     usd_per_hour: float
     upload_bytes_per_s: float | None = None
     """Most to upload of weights; None for most of what is measured."""
+    is_hole_punching: bool = True
+    """Whether to connect to nodes behind routers with the learner's help."""
 
 
 def join(config: NodeConfig) -> bool:
@@ -92,7 +94,12 @@ async def _join(config: NodeConfig, identity: Identity) -> bool:
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
-        async with open_network(identity, config.listen, advertise=config.advertise) as network:
+        async with open_network(
+            identity,
+            config.listen,
+            advertise=config.advertise,
+            go_betweens=[config.ticket.learner_peer] if config.is_hole_punching else [],
+        ) as network:
             log.info("network.open", addresses=network.addresses())
             is_finished = await run_node(config, identity, network, stop=stop)
         nursery.cancel_scope.cancel()

@@ -81,6 +81,13 @@ def node() -> None:
     help="Most to upload of weights, in Mbit/s.  [default: 80 % of what the line was measured at]",
 )
 @click.option(
+    "--hole-punching/--no-hole-punching",
+    "is_hole_punching",
+    default=True,
+    show_default=True,
+    help="Connect straight to other nodes behind routers, too; the learner says where they are.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
@@ -104,6 +111,7 @@ def join(
     max_batch: int | None,
     usd_per_hour: float,
     upload_mbit: float | None,
+    is_hole_punching: bool,
     log_format: str,
     verbose: bool,
 ) -> None:
@@ -130,6 +138,7 @@ def join(
         ],
         usd_per_hour=usd_per_hour,
         upload_mbit=upload_mbit,
+        is_hole_punching=is_hole_punching,
     )
     if rim is not None:
         rim.verbose = verbose

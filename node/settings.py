@@ -29,6 +29,7 @@ def make_config(
     engine_options: Sequence[str],
     usd_per_hour: float,
     upload_mbit: float | None = None,
+    is_hole_punching: bool = True,
 ) -> NodeConfig:
     """Check everything that was typed, and return it as one value.
 
@@ -48,6 +49,7 @@ def make_config(
         max_batch=options.max_batch,
         usd_per_hour=usd_per_hour,
         upload_bytes_per_s=bytes_per_s_of(upload_mbit),
+        is_hole_punching=is_hole_punching,
     )
 
 

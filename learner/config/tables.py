@@ -45,6 +45,8 @@ class SwarmTable(Table, frozen=True):
     """Addresses to put into the ticket instead of those found on this machine."""
     bootstrap: tuple[str, ...] = ()
     """Further peers (multiaddresses with /p2p/) to join the DHT through."""
+    hole_punching: bool = True
+    """Whether to help nodes behind routers to connect to each other (docs/nat.md)."""
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)] = 2.0
     """How often nodes report."""
     ticket_valid_h: Positive = 720.0
