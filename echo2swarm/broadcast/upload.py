@@ -56,7 +56,9 @@ class TokenBucket:
         self._elapse(now_s)
         if self._bytes_per_s is None:
             return 0.0
-        return max(0.0, (turn - self._allowed_bytes) / self._bytes_per_s)
+        lacking_bytes = turn - self._allowed_bytes
+        # Rounding leaves parts of a byte, whose time may be too short to pass.
+        return lacking_bytes / self._bytes_per_s if lacking_bytes >= 1 else 0.0
 
     def give_back(self, num_bytes: int) -> None:
         """Note that bytes which were asked for will not be sent."""

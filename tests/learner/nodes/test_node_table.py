@@ -1,6 +1,7 @@
 """One node per identity, measured and not believed."""
 
-from learner.nodes.node_table import News, NodeTable
+from learner.nodes.links import LinkStatus
+from learner.nodes.node_table import TWIN_WARNING, News, NodeTable
 from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
@@ -119,3 +120,65 @@ def test_a_draining_node_is_not_offered() -> None:
     hear(nodes, 0.0, state=NodeState.DRAINING)
 
     assert nodes.offers() == []
+
+
+def test_a_process_that_goes_on_after_a_later_one_began_is_a_twin_and_changes_nothing() -> None:
+    nodes = table()
+    hear(nodes, 0.0, session="session-1", applied=1)
+    hear(nodes, 1.0, session="session-2", applied=2)
+    node = nodes.get(ALICE)
+    assert node is not None
+
+    late = hear(nodes, 1.1, session="session-1", applied=1)
+    assert (late.is_superseded, late.is_new_twin) == (True, False)
+    assert not nodes.has_twin(node, 1.1)
+    told = [hear(nodes, 3.0 + i, session="session-1", applied=1).is_new_twin for i in range(3)]
+
+    assert told == [True, False, False]
+    assert nodes.has_twin(node, 5.0)
+    assert nodes.is_session(ALICE, "session-2")
+    assert node.applied_version == 2
+    line = nodes.status(node, num_in_flight=0, link=LinkStatus(), now_s=5.0)
+    assert line.warning == TWIN_WARNING
+
+
+def test_a_twin_is_forgotten_when_it_is_silent_and_takes_over_when_the_other_is() -> None:
+    nodes = table()
+    hear(nodes, 0.0, session="session-1")
+    hear(nodes, 1.0, session="session-2")
+    for i in range(3):
+        hear(nodes, 2.0 + i, session="session-1")
+    node = nodes.get(ALICE)
+    assert node is not None
+    assert nodes.has_twin(node, 14.0)
+    assert not nodes.has_twin(node, 14.1)
+
+    nodes.lose_silent(20.0)
+    news = hear(nodes, 20.0, session="session-1")
+    assert (news.is_new_session, news.is_superseded) == (True, False)
+    assert nodes.is_session(ALICE, "session-1")
+
+
+def test_a_restart_whose_former_process_says_goodbye_late_is_no_twin() -> None:
+    nodes = table()
+    hear(nodes, 0.0, session="session-1")
+    hear(nodes, 1.0, session="session-2")
+    for i in range(5):
+        news = hear(nodes, 2.0 + i, session="session-1", state=NodeState.LEFT)
+        assert (news.is_superseded, news.has_left, news.is_new_twin) == (True, False, False)
+    node = nodes.get(ALICE)
+
+    assert node is not None
+    assert not nodes.has_twin(node, 6.0)
+    assert nodes.present == [node]
+
+
+def test_many_restarts_are_remembered_for_a_while_only() -> None:
+    nodes = table()
+    for number in range(100):
+        hear(nodes, float(number), session=f"session-{number}")
+    node = nodes.get(ALICE)
+
+    assert node is not None
+    assert len(node.superseded) == 8
+    assert not nodes.has_twin(node, 99.0)

@@ -1,0 +1,116 @@
+"""What a node tells of its links, and when it tells."""
+
+import trio
+from trio.testing import MockClock
+
+from echo2swarm.broadcast.upload import UploadBudget
+from echo2swarm.weights.traffic import Traffic
+from node.links import TICK_S, Flow, Links, OwnCap
+from protocols.activation import MAX_LINKS, Dial, LinkReport
+from protocols.ids import PeerId
+
+A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
+
+
+def test_a_transfer_is_told_of_when_it_begins_and_when_it_has_ended() -> None:
+    flow = Flow()
+    received = [0, 0, 5, 9, 9, 20, 20, 20, 20, 20, 21]
+    told = [
+        flow.look(i * TICK_S, sent_bytes=0, received_bytes=total)
+        for i, total in enumerate(received)
+    ]
+
+    assert [i for i, is_told in enumerate(told) if is_told] == [2, 7, 10]
+    assert flow.receiving_s == 4 * TICK_S
+
+
+def test_sending_is_no_receiving_but_it_is_a_transfer() -> None:
+    flow = Flow()
+    assert flow.idle_s(100.0) == 100.0
+    flow.look(0.0, sent_bytes=0, received_bytes=0)
+
+    assert flow.look(1.0, sent_bytes=5, received_bytes=0)
+    assert flow.receiving_s == 0.0
+    assert flow.idle_s(4.0) == 3.0
+
+
+def links_with(traffic: Traffic, dials: dict[PeerId, Dial]) -> Links:
+    return Links(traffic, dials=lambda: dials, on_change=lambda: None)
+
+
+def test_only_what_was_verified_counts_as_received() -> None:
+    traffic = Traffic()
+    traffic.add_sent(A, 10)
+    traffic.add_received(A, 100)
+    traffic.add_verified(A, 60)
+
+    assert links_with(traffic, {}).reports() == (LinkReport(A, 10, 60, Dial.UNTRIED),)
+
+
+def test_counters_are_told_again_only_when_they_grew_but_attempts_to_dial_always() -> None:
+    traffic, dials = Traffic(), {B: Dial.FAILED, C: Dial.REACHED}
+    links = links_with(traffic, dials)
+    traffic.add_sent(A, 10)
+    traffic.add_sent(B, 20)
+
+    first, second = links.reports(), links.reports()
+    traffic.add_verified(A, 5)
+    third = links.reports()
+
+    failed, reached = LinkReport(B, 20, 0, Dial.FAILED), LinkReport(C, 0, 0, Dial.REACHED)
+    assert first == (failed, LinkReport(A, 10, 0, Dial.UNTRIED), reached)
+    assert second == (failed, reached)
+    assert third == (LinkReport(A, 10, 5, Dial.UNTRIED), failed, reached)
+
+
+def test_of_too_many_links_those_wait_that_moved_least() -> None:
+    traffic = Traffic()
+    links = links_with(traffic, {})
+    for number in range(2 * MAX_LINKS):
+        traffic.add_sent(PeerId(f"peer-{number:03d}"), 1 + number)
+
+    first, second, third = links.reports(), links.reports(), links.reports()
+
+    assert len(first) == len(second) == MAX_LINKS
+    assert min(link.bytes_sent for link in first) > max(link.bytes_sent for link in second)
+    assert third == ()
+
+
+async def test_the_learner_is_told_as_soon_as_something_begins_to_move(
+    autojump_clock: MockClock,
+) -> None:
+    traffic, told = Traffic(), []
+    links = Links(traffic, dials=dict, on_change=lambda: told.append(trio.current_time()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(links.run)
+        await trio.sleep(10)
+        traffic.add_received(A, 1)
+        began_s = trio.current_time()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert len(told) == 2
+    assert told[0] - began_s <= TICK_S
+    assert told[1] - began_s <= 4 * TICK_S
+
+
+async def test_most_of_the_line_is_used_and_a_measurement_under_the_cap_does_not_lower_it(
+    autojump_clock: MockClock,
+) -> None:
+    budget = UploadBudget()
+    cap = OwnCap(budget)
+    caps = []
+    for measured in (None, 1e6, 0.8e6, 0.64e6, 2e6, None):
+        cap.measured(measured)
+        caps.append(budget.bytes_per_s)
+
+    assert caps == [None, 0.8e6, 0.8e6, 0.8e6, 1.6e6, 1.6e6]
+
+
+async def test_what_the_contributor_says_is_not_changed_by_measurements(
+    autojump_clock: MockClock,
+) -> None:
+    budget = UploadBudget(5e5)
+    OwnCap(budget).measured(1e7)
+
+    assert budget.bytes_per_s == 5e5
