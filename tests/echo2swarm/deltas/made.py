@@ -12,6 +12,10 @@ LAST = b"l" * 32
 BLOCK_BYTES = 4096
 
 
+def random_bytes(size: int, *, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
 def changed(data: bytes, *, share: float, word_bytes: int = 2, seed: int = 0) -> bytes:
     """Return ``data`` with about this share of its words a little different."""
     rng, result = random.Random(seed), bytearray(data)

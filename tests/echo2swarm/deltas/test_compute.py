@@ -20,9 +20,9 @@ from tests.echo2swarm.deltas.made import (
     cut,
     make_delta,
     merge_deltas,
+    random_bytes,
     write,
 )
-from tests.echo2swarm.weights.made import random_bytes
 
 SIZES = st.one_of(
     st.integers(1, 40), st.integers(BLOCK_BYTES - 9, BLOCK_BYTES + 9), st.integers(1, 20_000)

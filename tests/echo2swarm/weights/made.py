@@ -1,7 +1,6 @@
 """Snapshots, payloads and versions for tests."""
 
 import hashlib
-import random
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -10,6 +9,7 @@ from echo2swarm.weights.publish import PolicyRules
 from protocols.ids import RunId
 from protocols.manifest import MIN_CHUNK_BYTES, FileRef, PayloadRef, root_of
 from protocols.sampling import SamplingParams
+from tests.echo2swarm.deltas.made import changed, random_bytes
 
 RUN = RunId("demo")
 LEARNER_KEY = Ed25519PrivateKey.from_private_bytes(bytes(31) + b"\1")
@@ -31,10 +31,6 @@ class Made:
         self.ref = PayloadRef(root_of(self.hashes), len(self.data), chunk_bytes, refs)
 
 
-def random_bytes(size: int, *, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
-
-
 def made(size: int = 5 * MIN_CHUNK_BYTES + 17, *, seed: int = 0) -> Made:
     """A payload of three files whose borders lie inside chunks."""
     data = random_bytes(size, seed=seed)
@@ -42,11 +38,21 @@ def made(size: int = 5 * MIN_CHUNK_BYTES + 17, *, seed: int = 0) -> Made:
     return Made({"a": data[:first], "b": data[first:second], "empty": b"", "c": data[second:]})
 
 
-def snapshot(folder: Path, *, seed: int, size: int = 3 * MIN_CHUNK_BYTES + 5) -> Path:
+def snapshot(
+    folder: Path, *, seed: int, size: int = 3 * MIN_CHUNK_BYTES + 5, data: bytes | None = None
+) -> Path:
     """A folder with one weights file."""
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(random_bytes(size, seed=seed))
+    (folder / "model.safetensors").write_bytes(data or random_bytes(size, seed=seed))
     return folder
+
+
+def trained(num_versions: int, *, size: int, share: float = 0.005) -> list[bytes]:
+    """The weights of versions in a row, each a little different from the one before."""
+    versions = [random_bytes(size, seed=99)]
+    for seed in range(1, num_versions):
+        versions.append(changed(versions[-1], share=share, seed=seed))
+    return versions
 
 
 def assets(folder: Path) -> Path:

@@ -41,10 +41,18 @@ class Learner:
         self._folder = folder
 
     async def publish(
-        self, version: int, *, size: int = SIZE, rules: PolicyRules = RULES, announce: bool = True
+        self,
+        version: int,
+        *,
+        size: int = SIZE,
+        data: bytes | None = None,
+        rules: PolicyRules = RULES,
+        announce: bool = True,
     ) -> HeldVersion:
         model = self._folder / "model"
-        source = snapshot(self._folder / f"v{version}", seed=version, size=size)
+        # A new folder each time: what was published is never written to again.
+        folder = self._folder / f"{len(list(self._folder.iterdir()))}-v{version}"
+        source = snapshot(folder, seed=version, size=size, data=data)
         held = await publish_version(
             self.library,
             version=PolicyVersion(version),
