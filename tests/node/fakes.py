@@ -74,6 +74,7 @@ class FakeLearner:
     step: int = 0
     version: int = 0
     next_heartbeat_s: float = 2.0
+    warning: str = ""
     num_leases: int = 0
     """How many it still has to give."""
     refuse: Callable[[Rollout], Reason | None] = lambda _: None
@@ -153,6 +154,7 @@ class FakeLearner:
             newest_version=self.version,
             next_heartbeat_s=self.next_heartbeat_s,
             neighbours=(),
+            warning=self.warning,
         )
         return encode(reply, max_bytes=activation.MAX_REPLY_BYTES)
 

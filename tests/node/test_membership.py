@@ -57,6 +57,23 @@ async def test_the_learners_reason_is_shown_once_until_it_changes(
     ]
 
 
+async def test_a_warning_is_logged_once_and_again_when_it_is_over(
+    autojump_clock: MockClock,
+) -> None:
+    learner = FakeLearner()
+    async with open_bench(learner) as bench:
+        await trio.sleep(10)
+        learner.warning = "two processes share your identity"
+        await trio.sleep(20)
+        learner.warning = ""
+        await trio.sleep(20)
+
+    assert [e["warning"] for e in bench.events("learner.warns")] == [
+        "two processes share your identity"
+    ]
+    assert len(bench.events("warning.over")) == 1
+
+
 async def test_reports_about_peers_reach_the_learner_once_even_if_a_heartbeat_is_lost(
     autojump_clock: MockClock,
 ) -> None:

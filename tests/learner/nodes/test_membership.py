@@ -1,0 +1,121 @@
+"""What nodes are told in answer to their heartbeats: neighbours, rates, warnings."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
+
+from learner.nodes.node_table import TWIN_WARNING
+from protocols.activation import Dial, Directive, LinkReport, NodeState, PeerReport
+from protocols.reasons import Reason
+from protocols.status import Reachability
+from tests.learner.swarm_world import ScriptedNode, World, config, open_world
+
+pytestmark = pytest.mark.usefixtures("inline_threads")
+
+
+async def join(world: World, count: int) -> list[ScriptedNode]:
+    """Let nodes join that never get to work by themselves."""
+    nodes = [world.start_node(1 + i, generate_s=1e6, broadcast_s=1e6) for i in range(count)]
+    for node in nodes:
+        await node.joined.wait()
+    return nodes
+
+
+async def test_neighbours_are_given_to_both_of_a_pair_with_their_addresses(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        nodes = await join(world, 4)
+        replies = {node.peer: await node.heartbeat() for node in nodes}
+
+    for node in nodes:
+        given = replies[node.peer].neighbours
+        assert {n.peer_id for n in given} == replies.keys() - {node.peer}
+        for neighbour in given:
+            (other,) = [n for n in nodes if n.peer == neighbour.peer_id]
+            assert other.network is not None
+            assert neighbour.addresses == other.network.addresses()
+
+
+async def test_who_leaves_is_given_to_nobody_any_more(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        one, two, three = await join(world, 3)
+        await one.heartbeat(state=NodeState.LEFT)
+        reply = await two.heartbeat()
+
+    assert [n.peer_id for n in reply.neighbours] == [three.peer]
+
+
+async def test_a_node_hears_what_it_was_measured_at_and_status_shows_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        one, two = await join(world, 2)
+        for second in range(1, 8):
+            await trio.sleep(1)
+            total = second * 1_000_000
+            sent = LinkReport(two.peer, total, 0, Dial.REACHED)
+            received = LinkReport(one.peer, 0, total, Dial.UNTRIED)
+            await one.heartbeat(links=(sent,))
+            await two.heartbeat(links=(received,), receiving_s=float(second))
+        await trio.sleep(2)
+        reply = await one.heartbeat()
+        status = await one.status()
+
+    assert reply.upload_bytes_per_s == pytest.approx(1e6, rel=0.15)
+    lines = {line.peer_id: line for line in status.nodes}
+    assert lines[one.peer].upload_bytes_per_s == pytest.approx(1e6, rel=0.15)
+    assert lines[two.peer].download_bytes_per_s == pytest.approx(1e6, rel=0.15)
+    assert lines[two.peer].reachability is Reachability.YES
+    assert lines[one.peer].reachability is Reachability.UNKNOWN
+    assert lines[one.peer].num_neighbours == 1
+
+
+async def test_a_node_that_three_others_report_is_told_and_shut_out(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        bad, *others = await join(world, 4)
+        with capture_logs() as logged:
+            for other in others:
+                await other.heartbeat(reports=(PeerReport(bad.peer, Reason.BAD_CHUNK_HASH, 1),))
+        reply = await bad.heartbeat()
+        theirs = await others[0].heartbeat()
+        status = await bad.status()
+
+    assert reply.neighbours == ()
+    assert "shut out" in reply.warning
+    assert bad.peer not in {n.peer_id for n in theirs.neighbours}
+    assert theirs.warning == ""
+    assert [e["event"] for e in logged if e["log_level"] == "error"] == ["peer.shut_out"]
+    (line,) = [line for line in status.nodes if line.peer_id == bad.peer]
+    assert "shut out" in line.warning
+
+
+async def test_two_processes_under_one_identity_are_both_told_and_the_newer_one_works(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config()) as world:
+        (node,) = await join(world, 1)
+        with capture_logs() as logged:
+            for _ in range(4):
+                await trio.sleep(1)
+                await node.heartbeat(session_id="session-1", applied_version=0)
+                await node.heartbeat(session_id="session-2", applied_version=0)
+            older = await node.heartbeat(session_id="session-1", applied_version=0)
+            newer = await node.heartbeat(session_id="session-2", applied_version=0)
+        status = await node.status()
+
+    assert older.warning == newer.warning == TWIN_WARNING
+    assert (older.directive, newer.directive) == (Directive.STANDBY, Directive.ACTIVE)
+    assert older.neighbours == ()
+    events = [e["event"] for e in logged]
+    assert events.count("identity.shared") == 1
+    assert events.count("node.returned") == 1
+    assert [line.warning for line in status.nodes] == [TWIN_WARNING]
+    assert len(TWIN_WARNING) <= 200
