@@ -1,5 +1,6 @@
 """Connections to peers: dialled at each address, one for control and one for bulk, watched."""
 
+import os
 from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
@@ -185,5 +186,7 @@ def _explain(exc: BaseException) -> str:
     if isinstance(root, PeerIDMismatchesPubkey):
         return "another peer answers there (is the ticket of an earlier run?)"
     if isinstance(root, OSError):
-        return root.strerror or str(root)
+        # The text of a system error, without where: that stands before it.
+        number = root.errno or 0
+        return os.strerror(number) if number > 0 else root.strerror or str(root)
     return str(root).partition("\n")[0][:160] or type(root).__name__
