@@ -32,6 +32,10 @@ class PeerInfo:
     """Multiaddresses without the ``/p2p/`` part."""
 
 
+Data = bytes | memoryview
+"""Bytes to be sent. A view must be of single bytes, and must not change meanwhile."""
+
+
 class Stream(Protocol):
     """A duplex stream of frames to one authenticated peer."""
 
@@ -40,8 +44,10 @@ class Stream(Protocol):
         """Who is at the other end, proven by its key."""
         ...
 
-    async def send(self, frame: bytes) -> None:
-        """Send one frame. Safe to call from several tasks; frames never interleave.
+    async def send(self, *parts: Data) -> None:
+        """Send one frame, which is ``parts`` one after the other.
+
+        Safe to call from several tasks; frames never interleave.
 
         Raises:
             NetworkError: the stream or the connection broke.
@@ -55,6 +61,13 @@ class Stream(Protocol):
             NetworkError: the stream ended or broke. An end in the middle of a frame is
                 never taken for a whole one.
             RemoteProtocolError: a frame over the protocol's limit was announced.
+        """
+        ...
+
+    async def receive_view(self) -> memoryview:
+        """Return the next frame as :meth:`receive` does, where that can be done without a copy.
+
+        Nobody else knows the buffer that is viewed.
         """
         ...
 

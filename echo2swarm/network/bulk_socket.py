@@ -21,9 +21,9 @@ import trio
 
 THREAD_BYTES: Final = 64 * 1024
 """From this much on, a thread does it."""
-SLICE_BYTES: Final = 64 * 1024
+SLICE_BYTES: Final = 32 * 1024
 """What one call to OpenSSL encrypts; it decrypts one record of up to 16 KiB."""
-MAX_STEPS: Final = 256
+MAX_STEPS: Final = 128
 """What a thread does at once: others get their turn, and who is cancelled gets away."""
 MAX_INLINE_STEPS: Final = 4
 """The same on the event loop. A peer may send records of a single byte each."""

@@ -1,18 +1,19 @@
 """Frames over one TLS connection."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
 
 from echo2swarm.errors import NetworkError
+from echo2swarm.network.base import Data
 from echo2swarm.network.bulk_socket import BrokenError, Filling, TlsSocket
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
 from protocols.ids import PeerId, short
 
-JOINED_BYTES: Final = 16 * 1024 - HEADER_BYTES
-"""So much of a frame goes into one TLS record with its header."""
+RECORD_BYTES: Final = 16 * 1024
+"""What fits into one TLS record."""
 
 
 class TlsStream:
@@ -49,23 +50,26 @@ class TlsStream:
         """Who is at the other end, proven by its key."""
         return self._peer
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, *parts: Data) -> None:
         """Send one frame."""
         async with self._send_lock:
             if not self._can_send:
                 raise NetworkError(f"stream to {short(self._peer)} broke")
             # Until the frame is out whole: what follows half a frame is noise.
             self._can_send = False
-            header = len(frame).to_bytes(HEADER_BYTES, "big")
             try:
-                await self._connection.send(header + frame[:JOINED_BYTES])
-                await self._connection.send(memoryview(frame)[JOINED_BYTES:])
+                for piece in _pieces(parts):
+                    await self._connection.send(piece)
             except BrokenError as exc:
                 raise NetworkError(f"stream to {short(self._peer)} broke: {exc}") from exc
             self._can_send = True
 
     async def receive(self) -> bytes:
         """Return the next frame."""
+        return bytes(await self.receive_view())
+
+    async def receive_view(self) -> memoryview:
+        """Return the next frame, where it was decrypted to."""
         async with self._receive_lock:
             if not self._can_receive:
                 raise NetworkError(f"stream from {short(self._peer)} broke")
@@ -81,7 +85,7 @@ class TlsStream:
                 self._can_receive = False
                 raise
             self._body = None
-            return bytes(body.buffer)
+            return body.view
 
     async def _next_body(self) -> Filling:
         if self._body is None:
@@ -106,3 +110,15 @@ class TlsStream:
         self._can_send = self._can_receive = False
         self._connection.cut()
         self._on_closed()
+
+
+def _pieces(parts: Sequence[Data]) -> list[Data]:
+    """Return a frame of ``parts`` as it travels, the header joined to what comes first."""
+    head = bytearray(sum(map(len, parts)).to_bytes(HEADER_BYTES, "big"))
+    rest: list[Data] = []
+    for part in parts:
+        room_bytes = RECORD_BYTES - len(head)
+        head += part[:room_bytes]
+        if len(part) > room_bytes:
+            rest.append(memoryview(part)[room_bytes:])
+    return [bytes(head), *rest]

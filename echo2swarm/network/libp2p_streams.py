@@ -7,6 +7,7 @@ import trio
 from libp2p.abc import INetStream
 
 from echo2swarm.errors import NetworkError
+from echo2swarm.network.base import Data
 from echo2swarm.network.libp2p_inbox import Inbox
 from echo2swarm.network.libp2p_yamux import DATA_BYTES, BulkYamux
 from protocols.errors import RemoteProtocolError
@@ -53,8 +54,9 @@ class Libp2pStream:
         """On which it runs."""
         return self._connection
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, *parts: Data) -> None:
         """Send one frame."""
+        frame = parts[0] if len(parts) == 1 else b"".join(parts)
         async with self._send_lock:
             if not self._can_send:
                 raise NetworkError(f"stream to {short(self._peer)} broke")
@@ -62,7 +64,7 @@ class Libp2pStream:
             self._can_send = False
             header = len(frame).to_bytes(HEADER_BYTES, "big")
             first = DATA_BYTES - HEADER_BYTES
-            await self._write(memoryview(header + frame[:first]))
+            await self._write(memoryview(b"".join((header, frame[:first]))))
             await self._write(memoryview(frame)[first:])
             self._can_send = True
 
@@ -105,6 +107,10 @@ class Libp2pStream:
             frame = self._inbox.take(self._length)
             self._length = None
             return frame
+
+    async def receive_view(self) -> memoryview:
+        """Return the next frame."""
+        return memoryview(await self.receive())
 
     async def _wait_for(self, num_bytes: int) -> None:
         """Wait for the next bytes without taking them: a cancelled reader loses nothing."""

@@ -22,10 +22,13 @@ import trio
 from libp2p.abc import IListener, IRawConnection
 from libp2p.custom_types import THandler
 from libp2p.io.trio import TrioTCPStream
+from libp2p.network.connection.raw_connection import RawConnection
+from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError, UsageError
+from echo2swarm.network.punch import share_port
 from protocols.bulk import FIRST_BYTE
 
 MAX_UNDECIDED: Final = 256
@@ -204,6 +207,22 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
             await close([self._port])
 
 
+async def _connect(host: str, port: int, source: tuple[str, int]) -> trio.SocketStream:
+    """Connect from a port that others may share: routers know us by it (:mod:`.punch`).
+
+    The library does so too, but leaves the socket open if it is cancelled.
+    """
+    sock = trio.socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        share_port(sock)
+        await sock.bind(source)
+        await sock.connect((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return trio.SocketStream(sock)
+
+
 async def _first_byte(stream: trio.SocketStream) -> int | None:
     """Return the first byte without taking it; None if there will be none."""
     try:
@@ -228,11 +247,17 @@ class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
     async def _dial_resolved(
         self, maddr: Multiaddr, source: tuple[str, int] | None = None
     ) -> IRawConnection:
-        # From a port that others may share: routers know us by it (echo2swarm.network.punch).
         family = maddr.protocols()[0].name
         if source is None and family in _ANY:
             source = _ANY[family], 0
-        return await super()._dial_resolved(maddr, source)
+        if source is None:
+            return await super()._dial_resolved(maddr)
+        host, port = maddr.value_for_protocol(family), int(maddr.value_for_protocol("tcp"))
+        try:
+            stream = await _connect(host, port, source)
+        except OSError as exc:
+            raise OpenConnectionError(f"Failed to open TCP stream to {maddr}: {exc}") from exc
+        return RawConnection(TrioTCPStream(stream), True)
 
     def create_listener(self, handler_function: THandler) -> _Listener:
         """Return a listener for one of the bound ports."""

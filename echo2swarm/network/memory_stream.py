@@ -6,6 +6,7 @@ from typing import Final
 import trio
 
 from echo2swarm.errors import NetworkError
+from echo2swarm.network.base import Data
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
@@ -94,10 +95,10 @@ class MemoryStream:
         """Who is at the other end."""
         return self._peer
 
-    async def send(self, frame: bytes) -> None:
+    async def send(self, *parts: Data) -> None:
         """Send one frame."""
         try:
-            await self._outgoing.put(bytes(frame))
+            await self._outgoing.put(b"".join(parts))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise NetworkError(f"stream to {short(self._peer)} broke") from None
 
@@ -116,6 +117,10 @@ class MemoryStream:
                 reason=Reason.TOO_LARGE,
             )
         return frame
+
+    async def receive_view(self) -> memoryview:
+        """Return the next frame."""
+        return memoryview(await self.receive())
 
     def close(self) -> None:
         """End both directions; what was sent still arrives."""

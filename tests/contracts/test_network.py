@@ -161,6 +161,32 @@ async def test_large_frames_arrive_whole_in_both_directions(world: World) -> Non
         assert await ask(a, b.peer, b"") == b""
 
 
+@pytest.mark.parametrize(
+    "sizes", [(0,), (3, 4), (1, 16_379, 1, 300_000, 0), (20_000, 20_000), ()], ids=str
+)
+async def test_a_frame_may_be_sent_in_parts_and_received_as_a_view(
+    world: World, sizes: tuple[int, ...]
+) -> None:
+    parts = [bytes([i + 1]) * size for i, size in enumerate(sizes)]
+    shown: list[bytes] = []
+    is_done = trio.Event()
+
+    async def look(stream: Stream) -> None:
+        for _ in range(2):
+            view = await stream.receive_view()
+            shown.append(view.tobytes())
+        is_done.set()
+
+    async with swarm_of(world, 2) as (a, b):
+        b.serve(ECHO, look, ServeLimits(max_frame_bytes=LIMIT))
+        async with a.open_stream(b.peer, ECHO, max_frame_bytes=LIMIT) as stream:
+            await stream.send(*(memoryview(part) for part in parts))
+            await stream.send(*parts)
+            await is_done.wait()
+
+    assert shown == [b"".join(parts)] * 2
+
+
 async def test_frames_of_several_senders_never_interleave(world: World) -> None:
     frames = [bytes([i]) * 150_000 for i in range(6)]
     received: list[bytes] = []
