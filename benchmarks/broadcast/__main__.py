@@ -61,6 +61,7 @@ def main(
     timeline_path: Path | None,
 ) -> None:
     """Measure, show, and exit with 1 if a mark is missed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's `&` would ignore it
     signal.signal(signal.SIGTERM, _leave)
     chosen = [case for case in CASES if case.name in names] if names else list(CASES)
     if is_quick:
@@ -73,19 +74,25 @@ def main(
         notes += f"libtorrent: {why}. "
     if not no_baselines and any(case.has_baselines for case in chosen):
         notes += f"The star: computed from a payload of 1/{STAR_SHARE} of the size. "
+    results: list[CaseResult] = []
+    status = 0
     try:
-        results = [
-            _measure(
+        for case in chosen:
+            result = _measure(
                 case,
                 num_runs=1 if case.is_measured_once else runs,
                 has_torrent=has_torrent and case.has_baselines,
                 has_star=not no_baselines and case.has_baselines,
             )
-            for case in chosen
-        ]
-    except WanError as exc:
-        click.echo(f"error: {exc}", err=True)
-        sys.exit(1)
+            results.append(result)
+    except* WanError as group:
+        click.echo(f"error: {group.exceptions[0]}", err=True)
+        status = 1
+    except* KeyboardInterrupt:
+        click.echo("interrupted; nothing of the emulated WAN is left", err=True)
+        status = 130
+    if status:
+        sys.exit(status)
     if timeline_path is not None:
         timeline.draw(results, timeline_path)
     sys.exit(finish(outcome_of(results, notes=notes), json_path=json_path))
@@ -129,8 +136,8 @@ def _tell(line: str) -> None:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """Clean up on SIGTERM too."""
-    raise SystemExit(143)
+    """Take SIGTERM for Ctrl-C, after which is cleaned up."""
+    signal.raise_signal(signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ class Case:
     peers: tuple[Link, ...] = (_HOME,) * 8
     size_bytes: int = 64_000_000
     num_killed: int = 0
-    """The last so many peers are killed when a third of the least time has passed."""
+    """The last so many peers are killed when half of all hold a third of the payload."""
     num_garbage: int = 0
     """The first so many peers answer requests with wrong bytes."""
     restarts_learner: bool = False
-    """The learner's process is killed at a third of the least time, and started again."""
+    """The learner's process is killed at the same moment, and started again."""
     at_most: float | None = None
     """The last peer's time, in multiples of the least."""
     at_most_of_torrent: float | None = None
