@@ -185,7 +185,11 @@ async def run_node(
             return sync.held is not None and links.flow.idle_s(trio.current_time()) > QUIET_S
 
         def on_reply(reply: HeartbeatReply) -> None:
-            own_cap.measured(reply.upload_bytes_per_s)
+            own_cap.look(
+                trio.current_time(),
+                measured_bytes_per_s=reply.upload_bytes_per_s,
+                sending_s=links.flow.sending_s,
+            )
             sync.hint(PolicyVersion(reply.newest_version))
             worker.step_heard(reply.learner_step)
             neighbours.named(reply.neighbours)

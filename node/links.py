@@ -15,6 +15,9 @@ from protocols.activation import MAX_LINKS, Dial, LinkReport
 from protocols.ids import PeerId
 
 TICK_S: Final = 0.25
+MEASURE_SENDING_S: Final = 20.0
+CAPPED_S: Final = 600.0
+MAX_WAITED_S: Final = 10.0
 UPLOAD_SHARE: Final = 0.8
 """Of the measured upload, unless the contributor says how much."""
 STOPPED_TICKS: Final = 2
@@ -27,6 +30,7 @@ class Flow:
     def __init__(self) -> None:
         self.receiving_s = 0.0
         """Time in which bytes came in, so far."""
+        self.sending_s = 0.0
         self.moved_at_s: float | None = None
         """When something moved last, in either direction."""
         self._counters = (0, 0)
@@ -40,6 +44,8 @@ class Flow:
         self._looked_at_s = now_s
         if received_bytes > before[1]:
             self.receiving_s += since_s
+        if sent_bytes > before[0]:
+            self.sending_s += since_s
         if self._counters != before:
             self.moved_at_s = now_s
             has_begun, self._num_idle = self._num_idle >= STOPPED_TICKS, 0
@@ -109,15 +115,36 @@ class Links:
 class OwnCap:
     """Leaves a part of the line to its owner, once it is known what the line carries.
 
-    The most that was ever measured counts: what is measured under a cap is the cap.
+    What is measured under a cap is the cap; so there is none until enough was sent without,
+    and it is lifted again for as long, now and then, if senders have to wait because of it.
     """
 
     def __init__(self, budget: UploadBudget) -> None:
         self._budget = budget
         self._most_bytes_per_s = 0.0
+        self._free_until_sending_s: float | None = MEASURE_SENDING_S
+        """There is no cap until we have been sending for so long; None: there is one."""
+        self._capped_at = (0.0, 0.0)
+        """The time, and how long senders had waited by then."""
 
-    def measured(self, bytes_per_s: float | None) -> None:
-        """Take in what the learner measured."""
-        if bytes_per_s is not None and bytes_per_s > self._most_bytes_per_s:
-            self._most_bytes_per_s = bytes_per_s
-            self._budget.suggest(UPLOAD_SHARE * bytes_per_s)
+    def look(self, now_s: float, *, measured_bytes_per_s: float | None, sending_s: float) -> None:
+        """Decide anew.
+
+        Args:
+            now_s: the time.
+            measured_bytes_per_s: our upload, as the learner measured it.
+            sending_s: for how long we have been sending, so far.
+        """
+        if self._free_until_sending_s is None:
+            at_s, waited_s = self._capped_at
+            is_old = now_s - at_s >= CAPPED_S
+            if is_old and self._budget.waited_s - waited_s >= MAX_WAITED_S:
+                self._budget.suggest(None)
+                self._most_bytes_per_s = 0.0
+                self._free_until_sending_s = sending_s + MEASURE_SENDING_S
+            return
+        self._most_bytes_per_s = max(self._most_bytes_per_s, measured_bytes_per_s or 0.0)
+        if sending_s >= self._free_until_sending_s and self._most_bytes_per_s > 0:
+            self._budget.suggest(UPLOAD_SHARE * self._most_bytes_per_s)
+            self._free_until_sending_s = None
+            self._capped_at = now_s, self._budget.waited_s

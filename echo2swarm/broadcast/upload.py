@@ -86,6 +86,7 @@ class UploadBudget:
     def __init__(self, max_bytes_per_s: float | None = None) -> None:
         self._max_bytes_per_s = _checked(max_bytes_per_s)
         self._bucket = TokenBucket(max_bytes_per_s)
+        self._waited_s = 0.0
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -97,6 +98,11 @@ class UploadBudget:
         """What the owner allows; None if that was left open."""
         return self._max_bytes_per_s
 
+    @property
+    def waited_s(self) -> float:
+        """For how long senders had to wait because of the cap, all of them together."""
+        return self._waited_s
+
     def suggest(self, bytes_per_s: float | None) -> None:
         """Set the cap, unless the owner has: theirs is never changed."""
         if self._max_bytes_per_s is None:
@@ -104,13 +110,15 @@ class UploadBudget:
 
     async def wait(self, num_bytes: int) -> None:
         """Return when ``num_bytes`` may be sent."""
-        turn = self._bucket.take(num_bytes, trio.current_time())
+        began_s = trio.current_time()
+        turn = self._bucket.take(num_bytes, began_s)
         try:
             while (wait_s := self._bucket.wait_s(turn, trio.current_time())) > 0:  # noqa: ASYNC110
                 await trio.sleep(min(wait_s, _LOOK_S))
         except trio.Cancelled:
             self._bucket.give_back(num_bytes)
             raise
+        self._waited_s += trio.current_time() - began_s
 
 
 def bytes_per_s_of(mbit_per_s: float | None) -> float | None:

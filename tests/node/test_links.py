@@ -5,7 +5,15 @@ from trio.testing import MockClock
 
 from echo2swarm.broadcast.upload import UploadBudget
 from echo2swarm.weights.traffic import Traffic
-from node.links import TICK_S, Flow, Links, OwnCap
+from node.links import (
+    CAPPED_S,
+    MAX_WAITED_S,
+    MEASURE_SENDING_S,
+    TICK_S,
+    Flow,
+    Links,
+    OwnCap,
+)
 from protocols.activation import MAX_LINKS, Dial, LinkReport
 from protocols.ids import PeerId
 
@@ -30,7 +38,7 @@ def test_sending_is_no_receiving_but_it_is_a_transfer() -> None:
     flow.look(0.0, sent_bytes=0, received_bytes=0)
 
     assert flow.look(1.0, sent_bytes=5, received_bytes=0)
-    assert flow.receiving_s == 0.0
+    assert (flow.receiving_s, flow.sending_s) == (0.0, 1.0)
     assert flow.idle_s(4.0) == 3.0
 
 
@@ -94,23 +102,54 @@ async def test_the_learner_is_told_as_soon_as_something_begins_to_move(
     assert told[1] - began_s <= 4 * TICK_S
 
 
-async def test_most_of_the_line_is_used_and_a_measurement_under_the_cap_does_not_lower_it(
+def look(cap: OwnCap, now_s: float, measured: float | None, sending_s: float) -> None:
+    cap.look(now_s, measured_bytes_per_s=measured, sending_s=sending_s)
+
+
+async def test_a_share_of_the_line_is_left_once_enough_was_sent_to_know_it(
     autojump_clock: MockClock,
 ) -> None:
     budget = UploadBudget()
-    cap = OwnCap(budget)
-    caps = []
-    for measured in (None, 1e6, 0.8e6, 0.64e6, 2e6, None):
-        cap.measured(measured)
+    cap, caps = OwnCap(budget), []
+    for now_s, measured, sending_s in (
+        (1.0, None, 0.0),
+        (2.0, 1e5, 0.0),  # by the probe
+        (30.0, 1e6, MEASURE_SENDING_S - 1),
+        (40.0, 9e5, MEASURE_SENDING_S),
+        (50.0, 2e6, MEASURE_SENDING_S + 10),
+    ):
+        look(cap, now_s, measured, sending_s)
         caps.append(budget.bytes_per_s)
 
-    assert caps == [None, 0.8e6, 0.8e6, 0.8e6, 1.6e6, 1.6e6]
+    assert caps == [None, None, None, 0.8e6, 0.8e6]
+
+
+async def test_a_cap_that_holds_senders_up_is_lifted_now_and_then_to_measure_again(
+    autojump_clock: MockClock,
+) -> None:
+    budget = UploadBudget()
+    cap, caps = OwnCap(budget), []
+
+    def look_at(now_s: float, measured: float, sending_s: float) -> None:
+        look(cap, now_s, measured, sending_s)
+        caps.append(budget.bytes_per_s)
+
+    look_at(100.0, 1e6, MEASURE_SENDING_S)
+    look_at(100.0 + CAPPED_S, 1e6, 500.0)  # nobody had to wait
+    while budget.waited_s < MAX_WAITED_S:
+        await budget.wait(800_000)
+    look_at(100.0 + CAPPED_S - 1, 1e6, 500.0)
+    look_at(100.0 + CAPPED_S, 1e6, 500.0)
+    look_at(800.0, 3e6, 510.0)
+    look_at(820.0, 2.9e6, 500.0 + MEASURE_SENDING_S)
+
+    assert caps == [0.8e6, 0.8e6, 0.8e6, None, None, 0.8 * 3e6]
 
 
 async def test_what_the_contributor_says_is_not_changed_by_measurements(
     autojump_clock: MockClock,
 ) -> None:
     budget = UploadBudget(5e5)
-    OwnCap(budget).measured(1e7)
+    look(OwnCap(budget), 100.0, 1e7, 1000.0)
 
     assert budget.bytes_per_s == 5e5
