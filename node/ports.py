@@ -1,5 +1,6 @@
 """What the worker needs of the rest of the node."""
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -13,6 +14,11 @@ class Policies(Protocol):
     @property
     def held(self) -> HeldVersion | None:
         """The newest version that is here, whole and verified."""
+        ...
+
+    @property
+    def versions(self) -> Collection[PolicyVersion]:
+        """All versions that are here, whole and verified."""
         ...
 
     async def next_version(self, after: PolicyVersion | None) -> HeldVersion:

@@ -15,7 +15,7 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
-from node.engine.base import EngineDownError, PolicyFiles, RolloutEngine
+from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
 from node.learner_calls import LearnerCalls, in_submissions, rollout_of
 from node.lease_keeper import LeaseKeeper
@@ -187,10 +187,7 @@ class Worker:
         backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
         while True:
             ring = self._bell.next_ring
-            held = self._policies.held
-            job = self._work.next_job(
-                self._engine.applied_version, None if held is None else held.version
-            )
+            job = self._work.next_job(self._engine.applied_version, self._policies.versions)
             try:
                 match job:
                     case None:
@@ -221,6 +218,10 @@ class Worker:
             log.warning("policy.gone", version=version, error=str(exc))
             await trio.sleep(PIN_RETRY_S)
             return
+        except EngineLostError:
+            if self._work.died_applying(version):
+                log.error("policy.refused", version=version, next="going on with an older version")
+            raise
         except EngineDownError:
             raise
         except ChildError:

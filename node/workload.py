@@ -7,12 +7,17 @@ it was handed back (after what was finished of it was submitted), or the learner
 has given up on it (its deadline step has passed).
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup
 from protocols.sampling import SamplingParams
+
+MAX_DEATHS: Final = 2
+"""Once may be chance: a version that the engine died on so often is not given to it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class Workload:
         self._is_taking = False
         self._learner_step = 0
         self._refused_versions: set[PolicyVersion] = set()
+        self._num_deaths: Counter[PolicyVersion] = Counter()
 
     @property
     def num_leases(self) -> int:
@@ -163,20 +169,17 @@ class Workload:
     # Doing it.
 
     def next_job(
-        self, applied: PolicyVersion | None, newest_held: PolicyVersion | None
+        self, applied: PolicyVersion | None, held_versions: Collection[PolicyVersion]
     ) -> Job | None:
         """Return what the engine should do now; None if it has to wait.
 
         Args:
             applied: what the engine samples with.
-            newest_held: the newest version that is whole on this machine.
+            held_versions: those that are whole on this machine.
         """
-        if (
-            newest_held is not None
-            and newest_held not in self._refused_versions
-            and (applied is None or newest_held > applied)
-        ):
-            return Apply(newest_held)
+        wanted = self._wanted_version(applied, held_versions)
+        if wanted is not None and (applied is None or wanted > applied):
+            return Apply(wanted)
         if applied is None:
             return None
         parts: list[Part] = []
@@ -196,9 +199,30 @@ class Workload:
             parts.append(Part(held.lease.lease_id, tuple(groups)))
         return None if sampling is None else Sample(tuple(parts), sampling)
 
+    def _wanted_version(
+        self, applied: PolicyVersion | None, held_versions: Collection[PolicyVersion]
+    ) -> PolicyVersion | None:
+        usable = [version for version in held_versions if version not in self._refused_versions]
+        if applied is None:
+            # On one that has proven good, the engine comes back; then the other is tried again.
+            harmless = [version for version in usable if not self._num_deaths[version]]
+            usable = harmless or usable
+        return max(usable, default=None)
+
     def refuse_version(self, version: PolicyVersion) -> None:
         """Never try this version again: it can't be applied."""
         self._refused_versions.add(version)
+
+    def died_applying(self, version: PolicyVersion) -> bool:
+        """Note that the engine died when it was given this version.
+
+        Returns:
+            Whether that makes it one never to try again.
+        """
+        self._num_deaths[version] += 1
+        if self._num_deaths[version] >= MAX_DEATHS:
+            self.refuse_version(version)
+        return version in self._refused_versions
 
     def sampled(self, lease_id: str) -> bool:
         """Note that the part being sampled is complete; returns whether to submit it."""

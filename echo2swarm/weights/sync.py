@@ -112,6 +112,11 @@ class PolicySync:
         return self._library.newest
 
     @property
+    def versions(self) -> tuple[PolicyVersion, ...]:
+        """All versions that are here, whole and verified, oldest first."""
+        return self._library.versions
+
+    @property
     def progress(self) -> FetchProgress | None:
         """How far what is being fetched is; None if nothing is."""
         return self._obtainer.progress

@@ -20,7 +20,11 @@ from protocols.sampling import SamplingParams
 
 
 class EngineDownError(ChildError):
-    """The engine died during the call, or is being started; the work can be given back."""
+    """There is no engine process now: it died, or is being started. Work can be given back."""
+
+
+class EngineLostError(EngineDownError):
+    """The engine died during the call."""
 
 
 class EngineBrokenError(SwarmError):
@@ -70,6 +74,7 @@ class RolloutEngine(Protocol):
         """Apply a version, and return how many seconds that took.
 
         Raises:
+            EngineLostError: it died of it; the next one has no policy.
             EngineDownError: there is no engine process now.
             ChildError: the version can't be applied; the old one is still there.
         """

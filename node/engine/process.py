@@ -21,6 +21,7 @@ from node.engine.base import (
     EngineDied,
     EngineDownError,
     EngineEvent,
+    EngineLostError,
     EngineReady,
     PolicyFiles,
 )
@@ -160,7 +161,7 @@ class ProcessEngine:
         child = self._child
         loaded = await self._call(message, PolicyLoaded, timeout_s=_LOAD_TIMEOUT_S)
         if self._child is not child:
-            raise EngineDownError("the engine died after it had applied the policy")
+            raise EngineLostError("the engine died after it had applied the policy")
         self._applied_version = PolicyVersion(loaded.version)
         return loaded.seconds
 
@@ -200,10 +201,10 @@ class ProcessEngine:
             except ChildError as exc:
                 if child.is_alive:
                     raise
-                raise EngineDownError(str(exc)) from exc
+                raise EngineLostError(str(exc)) from exc
         if answer is None or scope.cancelled_caught:
             child.kill()
-            raise EngineDownError(
+            raise EngineLostError(
                 f"engine {self._spec.kind} was killed: no answer to "
                 f"{type(message).__name__} for {timeout_s:g} s"
             )

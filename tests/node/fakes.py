@@ -14,7 +14,7 @@ from echo2swarm.errors import ChildError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.weights.library import HeldVersion
-from node.engine.base import EngineDownError, PolicyFiles
+from node.engine.base import EngineDownError, EngineLostError, PolicyFiles
 from node.engine.messages import Completion, Generated
 from protocols import activation, leases, rollouts
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
@@ -222,6 +222,9 @@ class FakeEngine:
     num_restarts: int = 0
     is_down: bool = False
     refuses_versions: set[int] = field(default_factory=set)
+    deaths_left: dict[int, int] = field(default_factory=dict)
+    """By version: how often it still dies when it is given that one."""
+    has_died: trio.Event = field(default_factory=trio.Event)
     refuses_work: bool = False
     loaded: list[int] = field(default_factory=list)
     called_with: list[tuple[int, int]] = field(default_factory=list)
@@ -233,6 +236,11 @@ class FakeEngine:
             raise EngineDownError("down")
         if policy.version in self.refuses_versions:
             raise ChildError("tensor x is missing")
+        if self.deaths_left.get(policy.version, 0):
+            self.deaths_left[policy.version] -= 1
+            self.die()
+            self.has_died.set()
+            raise EngineLostError("killed")
         self.applied_version = policy.version
         self.loaded.append(policy.version)
         return 0.1
@@ -306,6 +314,10 @@ class FakePolicies:
         self._added = trio.Event()
 
     @property
+    def versions(self) -> list[PolicyVersion]:
+        return [held.version for held in self._versions]
+
+    @property
     def held(self) -> HeldVersion | None:
         return self._versions[-1] if self._versions else None
 
@@ -317,11 +329,11 @@ class FakePolicies:
 
     @contextmanager
     def pin(self, version: PolicyVersion) -> Iterator[HeldVersion]:
-        held = self.held
-        if held is None or held.version != version:
+        found = [held for held in self._versions if held.version == version]
+        if not found:
             raise StoreError(f"version {version} is not held")
         self.pinned.append(version)
-        yield held
+        yield found[0]
 
 
 def make_key(number: int) -> Ed25519PrivateKey:

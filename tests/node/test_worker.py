@@ -317,6 +317,49 @@ async def test_a_version_that_the_engine_refuses_leaves_the_old_one_working(
     assert len(bench.events("policy.refused")) == 1
 
 
+async def test_an_engine_that_dies_of_a_version_comes_back_on_the_old_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.policies.hold(0)
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            bench.engine.deaths_left = {1: 2}
+            bench.policies.hold(1)
+            for _ in range(2):
+                await bench.engine.has_died.wait()
+                bench.engine.has_died = trio.Event()
+                bench.engine_dies()
+                await trio.sleep(1)
+                bench.engine_comes_back()
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+
+    assert bench.engine.loaded == [0, 0, 0]
+    assert {r.oldest_version for r in bench.learner.rollouts} == {0}
+    assert bench.learner.beats[-1].applied_version == 0
+    assert len(bench.events("policy.refused")) == 1
+
+
+async def test_an_engine_that_dies_once_of_a_version_has_it_in_the_end(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.policies.hold(0)
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            bench.engine.deaths_left = {1: 1}
+            bench.policies.hold(1)
+            await bench.engine.has_died.wait()
+            bench.engine_dies()
+            bench.engine_comes_back()
+            await bench.learner.until(lambda: bench.learner.beats[-1].applied_version == 1)
+
+    assert bench.engine.loaded == [0, 0, 1]
+    assert bench.events("policy.refused") == []
+
+
 async def test_a_node_on_standby_asks_for_nothing_and_stays_up_to_date(
     autojump_clock: MockClock,
 ) -> None:

@@ -76,38 +76,65 @@ def test_a_question_for_an_older_version_does_not_hold_up_one_for_the_new() -> N
 def test_a_newer_version_is_applied_before_more_is_sampled() -> None:
     work = workload(lease())
 
-    assert work.next_job(None, None) is None
-    assert work.next_job(None, V0) == Apply(V0)
-    assert work.next_job(V0, V2) == Apply(V2)
-    assert isinstance(work.next_job(V2, V2), Sample)
+    assert work.next_job(None, ()) is None
+    assert work.next_job(None, [V0]) == Apply(V0)
+    assert work.next_job(V0, [V2]) == Apply(V2)
+    assert isinstance(work.next_job(V2, [V2]), Sample)
 
 
 def test_a_version_that_cannot_be_applied_is_not_tried_again() -> None:
     work = workload(lease())
     work.refuse_version(V1)
 
-    assert isinstance(work.next_job(V0, V1), Sample)
-    assert work.next_job(V0, V2) == Apply(V2)
+    assert isinstance(work.next_job(V0, [V1]), Sample)
+    assert work.next_job(V0, [V2]) == Apply(V2)
+
+
+def test_an_engine_without_a_policy_gets_an_older_one_if_the_newest_cannot_be_applied() -> None:
+    work = workload(lease())
+    work.refuse_version(V2)
+
+    assert work.next_job(None, [V0, V1, V2]) == Apply(V1)
+    assert work.next_job(None, [V2]) is None
+
+
+def test_an_engine_that_died_of_a_version_comes_back_on_the_old_one_and_tries_once_more() -> None:
+    work = workload(lease())
+
+    assert not work.died_applying(V1)
+    assert work.next_job(None, [V0, V1]) == Apply(V0)
+    assert work.next_job(V0, [V0, V1]) == Apply(V1)
+    assert work.died_applying(V1)
+    assert work.next_job(None, [V0, V1]) == Apply(V0)
+    assert isinstance(work.next_job(V0, [V0, V1]), Sample)
+    assert work.next_job(V0, [V0, V1, V2]) == Apply(V2)
+
+
+def test_an_engine_that_died_of_the_only_version_gets_it_again() -> None:
+    work = workload(lease())
+    work.died_applying(V1)
+
+    assert work.next_job(None, [V1]) == Apply(V1)
 
 
 def test_a_lease_waits_until_its_version_is_applied() -> None:
     work = workload(lease(min_version=1))
 
-    assert work.next_job(V0, V0) is None
-    assert isinstance(work.next_job(V1, V1), Sample)
+    assert work.next_job(V0, [V0]) is None
+    assert isinstance(work.next_job(V1, [V1]), Sample)
 
 
 def test_a_large_lease_is_sampled_in_parts_and_small_ones_together() -> None:
     large = workload(lease(num_groups=3), max_batch=8)
-    (first,) = parts_of(large.next_job(V0, V0))
+    (first,) = parts_of(large.next_job(V0, [V0]))
     assert [g.group_id for g in first.groups] == [0, 1]
-    assert large.next_job(V0, V0) is None  # one call at a time per lease
+    assert large.next_job(V0, [V0]) is None  # one call at a time per lease
     assert large.sampled("lease-000")
-    (second,) = parts_of(large.next_job(V0, V0))
+    (second,) = parts_of(large.next_job(V0, [V0]))
     assert [g.group_id for g in second.groups] == [2]
 
     small = workload(lease("lease-001", num_groups=1), lease("lease-002", num_groups=1))
-    assert [p.lease_id for p in parts_of(small.next_job(V0, V0))] == ["lease-001", "lease-002"]
+    assert [p.lease_id for p in parts_of(small.next_job(V0, [V0]))] == ["lease-001", "lease-002"]
 
 
 def test_leases_with_different_sampling_are_not_mixed() -> None:
@@ -116,19 +143,19 @@ def test_leases_with_different_sampling_are_not_mixed() -> None:
         lease("lease-001", num_groups=1), lease("lease-002", num_groups=1, sampling=other)
     )
 
-    (part,) = parts_of(work.next_job(V0, V0))
+    (part,) = parts_of(work.next_job(V0, [V0]))
     assert part.lease_id == "lease-001"
 
 
 def test_a_group_larger_than_a_batch_is_sampled_anyway() -> None:
     work = workload(lease(num_groups=1, group_size=9), max_batch=4)
 
-    assert parts_of(work.next_job(V0, V0))[0].num_completions == 9
+    assert parts_of(work.next_job(V0, [V0]))[0].num_completions == 9
 
 
 def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
     work = workload(lease(num_groups=1))
-    work.next_job(V0, V0)
+    work.next_job(V0, [V0])
     work.sampled("lease-000")
 
     assert work.submitted("lease-000", 3) == []
@@ -139,7 +166,7 @@ def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
 
 def test_what_is_handed_back_waits_for_what_was_finished_of_it() -> None:
     work = workload(lease(num_groups=3))
-    work.next_job(V0, V0)
+    work.next_job(V0, [V0])
     work.sampled("lease-000")
 
     assert work.hand_back("engine died") == []
@@ -148,7 +175,7 @@ def test_what_is_handed_back_waits_for_what_was_finished_of_it() -> None:
 
 def test_what_was_sampled_of_a_lease_given_up_meanwhile_is_not_submitted() -> None:
     work = workload(lease())
-    work.next_job(V0, V0)
+    work.next_job(V0, [V0])
 
     assert work.hand_back("stopped") == [GiveBack("lease-000", "stopped")]
     assert not work.sampled("lease-000")
@@ -156,7 +183,7 @@ def test_what_was_sampled_of_a_lease_given_up_meanwhile_is_not_submitted() -> No
 
 def test_draining_keeps_what_is_begun() -> None:
     work = workload(lease("lease-001"), lease("lease-002"))
-    work.next_job(V0, V0)
+    work.next_job(V0, [V0])
     work.take(is_wanted=False)
 
     assert work.hand_back("leaving", only_not_begun=True) == [GiveBack("lease-002", "leaving")]
@@ -173,12 +200,12 @@ def test_a_lease_past_its_deadline_is_forgotten() -> None:
     (ending,) = work.step_heard(3)
     assert isinstance(ending, Forget)
     assert "past deadline 2" in ending.why
-    assert work.next_job(V0, V0) is None
+    assert work.next_job(V0, [V0]) is None
 
 
 def test_a_part_that_cannot_be_sampled_goes_back_with_the_reason() -> None:
     work = workload(lease())
-    work.next_job(V0, V0)
+    work.next_job(V0, [V0])
 
     assert work.not_sampled("lease-000", "prompt too long") == [
         GiveBack("lease-000", "prompt too long")
@@ -245,12 +272,12 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: not self.engine_has)
     @rule(
         applied=st.none() | st.integers(0, 3).map(PolicyVersion),
-        held=st.none() | st.integers(0, 3).map(PolicyVersion),
+        held=st.sets(st.integers(0, 3).map(PolicyVersion)),
     )
-    def work_on(self, applied: PolicyVersion | None, held: PolicyVersion | None) -> None:
+    def work_on(self, applied: PolicyVersion | None, held: set[PolicyVersion]) -> None:
         job = self.work.next_job(applied, held)
         if isinstance(job, Apply):
-            assert job.version == held
+            assert job.version == max(held)
             assert applied is None or job.version > applied
         if isinstance(job, Sample):
             assert applied is not None
