@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 @click.command(help="Measure how soon the last peer holds a new version, on emulated links.")
-@click.option("--quick", "is_quick", is_flag=True, help="One run with 16 MB: under a minute.")
+@click.option("--quick", "is_quick", is_flag=True, help="One run with 16 MB, without the star.")
 @click.option(
     "--case",
     "names",
@@ -68,11 +68,12 @@ def main(
         chosen = [quick(case) for case in (chosen if names else chosen[:1])]
         runs = 1
     has_torrent = torrent.is_installed() and not no_baselines
+    has_star = not (no_baselines or is_quick)
     notes = f"Medians of {runs}. " if runs > 1 else ""
     if not has_torrent:
         why = "left out" if no_baselines else "not installed: pip install 'echo2swarm[bench]'"
         notes += f"libtorrent: {why}. "
-    if not no_baselines and any(case.has_baselines for case in chosen):
+    if has_star and any(case.has_baselines for case in chosen):
         notes += f"The star: computed from a payload of 1/{STAR_SHARE} of the size. "
     results: list[CaseResult] = []
     status = 0
@@ -82,7 +83,7 @@ def main(
                 case,
                 num_runs=1 if case.is_measured_once else runs,
                 has_torrent=has_torrent and case.has_baselines,
-                has_star=not no_baselines and case.has_baselines,
+                has_star=has_star and case.has_baselines,
             )
             results.append(result)
     except* WanError as group:
