@@ -13,6 +13,7 @@ DHT record             :mod:`protocols.advert`        everybody to everybody
 ``/echo2/lease``       :mod:`protocols.leases`        node to learner
 ``/echo2/rollouts``    :mod:`protocols.rollouts`      node to learner
 ``/echo2/chunks``      :mod:`protocols.chunks`        peer to peer
+``/echo2/bulk``        :mod:`protocols.bulk`          peer to peer
 ``/echo2/probe``       :mod:`protocols.probe`         node to learner
 ``/echo2/meet``        :mod:`protocols.meeting`       node to learner to node
 ``/echo2/status``      :mod:`protocols.status`        anybody to learner

@@ -38,6 +38,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "leases": ("protocols.leases",),
     "rollouts": ("protocols.rollouts",),
     "chunks": ("protocols.chunks",),
+    "bulk": ("protocols.bulk",),
     "probe": ("protocols.probe",),
     "meeting": ("protocols.meeting",),
     "status": ("protocols.status",),

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from protocols import (
     activation,
     advert,
+    bulk,
     chunks,
     framing,
     leases,
@@ -30,6 +31,12 @@ RUN: Final = "demo-7f3a"
 ADDRESS: Final = f"/ip4/203.0.113.7/tcp/4150/p2p/{PEER}"
 SESSION: Final = "5e551011"
 LEASE: Final = "1ea5e001"
+
+ENTRANCE: Final = bulk.Entrance(
+    certificate_sha256=b"\x66" * 32,
+    token=b"\x77" * 32,
+    addresses=("/ip4/203.0.113.7/tcp/4150",),
+)
 
 TICKET: Final = ticket.Ticket(
     run_id=RUN,
@@ -217,6 +224,13 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         meeting.Accept(40_002),
         meeting.Go(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
         meeting.Declined(meeting.Fault.NOT_HERE),
+    ),
+    "bulk": (
+        bulk.Ask(protocol=chunks.PROTOCOL_ID),
+        bulk.CallBack(protocol=chunks.PROTOCOL_ID, entrance=ENTRANCE),
+        bulk.Offer(entrance=ENTRANCE),
+        bulk.Called(),
+        bulk.Refused(why=bulk.Obstacle.UNREACHABLE),
     ),
     "status": (
         status.StatusRequest(run_id=RUN),
