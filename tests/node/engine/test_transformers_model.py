@@ -1,17 +1,22 @@
 """Loading and replacing weights: all of a version, or nothing of it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import OnProgress
+from node.engine import transformers_model
 from node.engine.base import PolicyFiles
 from node.engine.messages import Generate, Generated, LoadPolicy, PolicyLoaded
 from node.engine.options import TransformersOptions
-from node.engine.transformers_model import build_model, replace_weights
+from node.engine.transformers_model import TornWeightsError, build_model, replace_weights
 from node.engine.transformers_worker import TransformersEngine, choose_dtype
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens
@@ -145,6 +150,67 @@ def test_a_bad_version_is_refused_whole(
         load(it, bad)
 
     assert generate(it, [1, 2]).completions == before.completions
+
+
+def test_a_file_cut_short_is_refused_whole(tmp_path: Path) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    before = generate(it, [1, 2])
+    bad = write_policy(tmp_path, 1, tiny_model(1))
+    (file,) = bad.weights_dir.glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1000])
+
+    with pytest.raises(SafetensorError):
+        load(it, bad)
+
+    assert generate(it, [1, 2]).completions == before.completions
+
+
+class ExitedError(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def fails_half_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fifth tensor that is written fail, and the end of the process be an exception."""
+    check = transformers_model._check
+
+    class Broken:
+        def copy_(self, _: torch.Tensor) -> None:
+            raise RuntimeError("out of memory")
+
+    def check_and_break(model: PreTrainedModel, sources: dict[str, Any]) -> list[tuple[str, Any]]:
+        targets: list[tuple[str, Any]] = list(check(model, sources))
+        targets[4] = targets[4][0], Broken()
+        return targets
+
+    def leave(status: int) -> None:
+        raise ExitedError(status)
+
+    monkeypatch.setattr(transformers_model, "_check", check_and_break)
+    monkeypatch.setattr(os, "_exit", leave)
+
+
+def test_weights_that_were_written_half_way_are_never_sampled_with(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    newer = write_policy(tmp_path, 1, tiny_model(1))
+    request.getfixturevalue("fails_half_way")
+
+    with pytest.raises(ExitedError, match="1"):
+        load(it, newer)
+
+
+def test_a_first_policy_that_fails_half_way_leaves_none(
+    tmp_path: Path, fails_half_way: None
+) -> None:
+    it = engine()
+    with pytest.raises(TornWeightsError, match="out of memory"):
+        load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    with pytest.raises(RuntimeError, match="no policy"):
+        generate(it, [1, 2])
 
 
 def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
