@@ -44,6 +44,8 @@ class Run:
     """What honest peers accused others of."""
     timeline: tuple[tuple[tuple[float, int], ...], ...] = field(default=(), repr=False)
     """For each peer: seconds since the publication, and bytes held then."""
+    learner_timeline: tuple[tuple[float, int], ...] = field(default=(), repr=False)
+    """Seconds since the publication, and payload bytes that the learner had sent by then."""
 
     @property
     def first_s(self) -> float:
@@ -122,7 +124,8 @@ class _Swarm:
             max_rss_mb=tuple(child.last("max_rss_mb") for child in everybody),
             learner_was_away_s=self._learner_was_away_s,
             faults=faults,
-            timeline=tuple(_timeline(child, start_s) for child in peers),
+            timeline=tuple(_timeline(child, start_s, "held_bytes") for child in peers),
+            learner_timeline=_timeline(learner, start_s, "payload_sent_bytes"),
         )
 
     async def _start_learner(self) -> Child:
@@ -218,10 +221,10 @@ def _finish_s(child: Child, start_s: float) -> float | None:
     return None if held is None else round(held["at_s"] - start_s, 3)
 
 
-def _timeline(child: Child, start_s: float) -> tuple[tuple[float, int], ...]:
+def _timeline(child: Child, start_s: float, figure: str) -> tuple[tuple[float, int], ...]:
     ticks: list[dict[str, Any]] = [r for r in child.said if r["event"] == "tick"]
     return tuple(
-        (round(tick["at_s"] - start_s, 2), tick["held_bytes"])
+        (round(tick["at_s"] - start_s, 2), tick[figure])
         for tick in ticks
         if tick["at_s"] >= start_s
     )

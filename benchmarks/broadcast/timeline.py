@@ -27,11 +27,19 @@ def draw(results: Sequence[CaseResult], path: Path) -> None:
                 linestyle="-" if number in case.honest else ":",
                 linewidth=1,
             )
+        axes.plot(
+            [at_s for at_s, _ in run.learner_timeline],
+            [sent_bytes / 1e6 for _, sent_bytes in run.learner_timeline],
+            color="black",
+            linestyle="--",
+            linewidth=1,
+            label="sent by the learner",
+        )
         axes.axvline(case.least_s, color="grey", linewidth=1, label="T*")
         axes.plot([0, case.least_s], [0, case.size_bytes / 1e6], color="lightgrey", linewidth=1)
         axes.set_title(f"{case.what}: {run.last_s:.1f} s, {run.last_s / case.least_s:.2f} x T*")
         axes.set_xlabel("seconds since the publication")
-        axes.set_ylabel("MB held")
+        axes.set_ylabel("MB")
         axes.legend(fontsize="x-small", ncols=2)
     figure.tight_layout()
     figure.savefig(path, dpi=110)
