@@ -11,6 +11,7 @@ from protocols.chunks import MAX_OUTSTANDING
 
 _SMOOTHING: Final = 0.2
 """How much one chunk changes what is known of a holder's pace."""
+_FIRST_OUTSTANDING: Final = 2
 _MAX_PAUSE: Final = 20.0
 """A holder that takes this many times its usual pace for a chunk is silent."""
 
@@ -19,12 +20,13 @@ _MAX_PAUSE: Final = 20.0
 class PullSettings:
     """The numbers in the rules above."""
 
-    min_outstanding: int = 2
+    min_outstanding: int = 1
     max_outstanding: int = MAX_OUTSTANDING
     silence_s: float = 30.0
     """A holder that was asked and sends nothing this long is silent; much less if it was quick."""
     min_silence_s: float = 5.0
-    endgame_after_s: float = 2.0
+    endgame_after_s: float = 0.7
+    """So long, and twice the time in which the quickest holder sends a chunk."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_outstanding <= self.max_outstanding <= MAX_OUTSTANDING:
@@ -77,10 +79,13 @@ class Holder:
         return deadline_s
 
     def window(self, settings: PullSettings) -> int:
-        """Return how many requests keep its link busy (Little's law), and one in reserve."""
+        """Return how many requests keep its link busy (Little's law).
+
+        A holder that others ask too is busy anyway: then one is enough, and waits less long.
+        """
         if self.pace_s is None:
-            return settings.min_outstanding
+            return max(_FIRST_OUTSTANDING, settings.min_outstanding)
         if self.shortest_wait_s >= settings.max_outstanding * self.pace_s:
             return settings.max_outstanding
-        wanted = ceil(self.shortest_wait_s / self.pace_s) + 1
+        wanted = ceil(self.shortest_wait_s / self.pace_s + 0.5)
         return min(max(wanted, settings.min_outstanding), settings.max_outstanding)

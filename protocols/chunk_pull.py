@@ -12,6 +12,7 @@ time, and performs the effects it gets back, in order. The rules:
   as peers can pass it on, is its own doing: it deals;
 - no chunk is asked of two holders, except at the end: when nothing else is left to ask
   for, a chunk that has been waited for longer than ``endgame_after_s`` is asked once more;
+  before that, only if it is waited for very long, and of a holder with nothing else to do;
 - a bad hash bans the holder for this payload; silence drops it, and it may come back,
   but not for ever.
 
@@ -34,6 +35,7 @@ from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 
+_PATIENCE_BEFORE_END: Final = 4
 MAX_SILENCES: Final = 3
 """A holder that was silent this often, and brought nothing between, is banned."""
 MAX_REFUSALS: Final = 3
@@ -281,12 +283,10 @@ class ChunkPull:
         return effects
 
     def _ask_again(self, now_s: float) -> list[Effect]:
-        """At the end, ask once more for what is slow to come, those first whom we trust."""
+        """Ask who has nothing else to do for what is slow to come; those first whom we trust."""
         effects: list[Effect] = []
-        if self._unasked:
-            return effects
         oldest_s = min((state.oldest_asked_s for state in self._holders.values()), default=inf)
-        if now_s < (ripe_at_s := oldest_s + self._settings.endgame_after_s):
+        if now_s < (ripe_at_s := oldest_s + self._endgame_after_s()):
             self._wake_at_s = min(self._wake_at_s, ripe_at_s)
             return effects
         for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
@@ -319,6 +319,14 @@ class ChunkPull:
         limit = state.window(self._settings) if self._is_trusted(holder) else 1
         return len(state.chunks) < limit
 
+    def _endgame_after_s(self) -> float:
+        quickest_s = min((state.shortest_wait_s for state in self._holders.values()), default=inf)
+        after_s = self._settings.endgame_after_s
+        if quickest_s < inf:
+            after_s = max(after_s, 2 * quickest_s)
+        # Before the end, what is asked twice costs somebody else's turn.
+        return _PATIENCE_BEFORE_END * after_s if self._unasked else after_s
+
     def _endgame_chunk(self, holder: PeerId, now_s: float) -> int | None:
         """Return the chunk that is waited for longest, of those to be asked for once more."""
         asked_at_s: dict[int, list[float]] = {}
@@ -338,7 +346,7 @@ class ChunkPull:
         if not candidates:
             return None
         oldest_s, index = min(candidates)
-        ripe_at_s = oldest_s + self._settings.endgame_after_s
+        ripe_at_s = oldest_s + self._endgame_after_s()
         if now_s >= ripe_at_s:
             return index
         self._wake_at_s = min(self._wake_at_s, ripe_at_s)

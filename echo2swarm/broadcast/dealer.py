@@ -8,9 +8,11 @@ ask for the same; it *deals*:
   ``max_queue_s``, and to no peer more than ``max_unasked`` that it has not asked for yet: so
   the uplink stays busy, and what is decided is decided late;
 - the peer is chosen that has the fewest chunks still to pass on, in proportion to its
-  measured upload: who spreads what it is dealt gets more, whatever it claims;
+  measured upload: who spreads what it is dealt gets more, whatever it claims. Nobody gets
+  one who is much worse than the best, though the best be busy: better wait;
 - a chunk is *spread* when two peers say that they hold it. A chunk that does not spread
-  (its peer died, was banned, is silent or hoards) is dealt to another;
+  (its peer died, was banned, is silent or hoards) is dealt to another, and its peer is
+  thought less of;
 - when everything is dealt, and the peers would take noticeably longer than they have
   taken so far to pass the rest on, the source helps: it offers each peer what fewest hold.
 
@@ -21,6 +23,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil, exp, inf
+from statistics import median
 from typing import Final
 
 from protocols.chunk_order import Bag, Rng
@@ -30,6 +33,16 @@ from protocols.ids import PeerId
 _RATE_WINDOW_S: Final = 2.0
 _MIN_SEEN_S: Final = 0.1
 _SMOOTHING: Final = 0.1
+_MAX_WEIGHT: Final = 4.0
+"""In multiples of the median: measurements err, and liars try."""
+_MAX_BURDEN: Final = 4.0
+"""Who is this many times as burdened as the least is dealt nothing."""
+_STALL_FACTOR: Final = 0.5
+_SPREAD_FACTOR: Final = 1.1
+"""How a peer's trust changes with each chunk that it does not, and does, pass on."""
+_MIN_TRUST: Final = 1e-3
+_MAX_KEPT: Final = 4
+"""So many chunks are passed over that nobody can be dealt now, before dealing waits."""
 _SAMPLES: Final = 16
 """Of a peer's missing chunks so many are compared: nearly the rarest is good enough."""
 
@@ -77,6 +90,7 @@ class _Peer:
     is_silent: bool = False
     """It has offers, and says nothing: it gets no more, and holds up nobody."""
     num_unspread: int = 0
+    trust: float = 1.0
 
     @property
     def num_in_hand(self) -> int:
@@ -139,9 +153,12 @@ class Dealer:
         """What was dealt and has not spread, in the order of dealing."""
         self._held_at_s: dict[int, float] = {}
         """When whoever was dealt a chunk first came to hold it, until it has spread."""
+        self._median_weight = 1.0
         self._num_lacking = 0
         """Chunks that peers do not hold, over all peers."""
         self._began_s = inf
+        self._settled_s = -inf
+        """When the last chunk was dealt, or the last peer joined."""
         self._usual_spread_s = 0.0
         self._relay_rate = _Rate()
         self._own_rate = _Rate()
@@ -161,6 +178,8 @@ class Dealer:
             if index not in state.held:
                 state.lacks.add(index)
         self._num_lacking += self._num_chunks - len(state.held)
+        self._median_weight = median(state.weight for state in self._peers.values())
+        self._settled_s = now_s
         return self._offers(now_s)
 
     def left(self, peer: PeerId, now_s: float) -> list[Offer]:
@@ -245,7 +264,7 @@ class Dealer:
             if deal.held_at_s is not None:
                 since_s, limit_s = deal.held_at_s, stall_s
             if now_s - since_s >= limit_s:
-                self._end_deal(deal)
+                self._end_deal(deal, _STALL_FACTOR)
                 if len(self._peers) > 1:
                     self._to_deal.append(deal.index)
         if not self._to_deal and self._peers_need_help(now_s):
@@ -272,38 +291,41 @@ class Dealer:
         return max(self._settings.min_in_hand, in_time) - num_in_hand
 
     def _deal(self, offers: dict[PeerId, list[int]], room: int, now_s: float) -> int:
-        free = [
-            peer
-            for peer, state in self._peers.items()
-            if len(state.unasked) < self._settings.max_unasked and not state.is_silent
-        ]
+        awake = [peer for peer, state in self._peers.items() if not state.is_silent]
         kept: list[int] = []
         num_dealt = 0
-        while free and self._to_deal and num_dealt < room:
+        while self._to_deal and num_dealt < room:
             index = self._to_deal.popleft()
             if self._num_holders[index] >= 2:
                 continue
-            lacking = [peer for peer in free if index in self._peers[peer].lacks]
-            if not lacking:
-                if any(index in state.lacks for state in self._peers.values()):
+            burdens = {p: self._burden(p) for p in awake if index in self._peers[p].lacks}
+            limit = _MAX_BURDEN * min(burdens.values(), default=0.0)
+            free = [p for p, burden in burdens.items() if burden <= limit and self._is_free(p)]
+            if not free:
+                if burdens or any(index in state.lacks for state in self._peers.values()):
                     kept.append(index)
+                if len(kept) > _MAX_KEPT:
+                    break
                 continue
-            peer = min(lacking, key=self._burden)
+            peer = min(free, key=burdens.__getitem__)
             self._offer(offers, peer, index, now_s)
             num_dealt += 1
             self._peers[peer].num_unspread += 1
             self._deals[index] = _Deal(index, peer, now_s)
-            if len(self._peers[peer].unasked) >= self._settings.max_unasked:
-                free.remove(peer)
+            self._settled_s = now_s
         self._to_deal.extendleft(reversed(kept))
         return num_dealt
 
+    def _is_free(self, peer: PeerId) -> bool:
+        return len(self._peers[peer].unasked) < self._settings.max_unasked
+
     def _burden(self, peer: PeerId) -> float:
         state = self._peers[peer]
-        return (state.num_unspread + 1) / state.weight
+        weight = min(state.weight, _MAX_WEIGHT * self._median_weight)
+        return (state.num_unspread + 1) / (weight * state.trust)
 
     def _peers_need_help(self, now_s: float) -> bool:
-        if not self._num_lacking:
+        if not self._num_lacking or now_s - self._settled_s < self._settings.min_lag_s:
             return False
         allowed_s = max(
             self._settings.min_lag_s, self._settings.max_lag_share * (now_s - self._began_s)
@@ -335,12 +357,13 @@ class Dealer:
         if self._num_holders[index] < 2:
             return
         if (deal := self._deals.get(index)) is not None:
-            self._end_deal(deal)
+            self._end_deal(deal, _SPREAD_FACTOR)
         held_at_s = self._held_at_s.pop(index, None)
         if held_at_s is not None:
             self._usual_spread_s += _SMOOTHING * (now_s - held_at_s - self._usual_spread_s)
 
-    def _end_deal(self, deal: _Deal) -> None:
+    def _end_deal(self, deal: _Deal, factor: float) -> None:
         del self._deals[deal.index]
         if (state := self._peers.get(deal.peer)) is not None:
             state.num_unspread -= 1
+            state.trust = min(1.0, max(_MIN_TRUST, state.trust * factor))

@@ -24,7 +24,7 @@ from protocols.ids import PeerId
 from protocols.reasons import Reason
 
 SOURCE: Final = PeerId("source")
-NEWS_S: Final = 0.05
+NEWS_S: Final = 0.1
 """News of chunks waits this long for more of it."""
 LOOK_S: Final = 0.25
 """So often a peer looks for passed deadlines."""

@@ -1,14 +1,14 @@
 """What a holder offers one downloader: all it holds, or (see ``dealing``) what it deals it."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from echo2swarm.weights.payload import Payload
 from protocols.chunks import MAX_HAVE_INDICES
 
-NEWS_S = 0.05
+NEWS_S: Final = 0.1
 """News of chunks waits this long for more of it: a message costs as much for one as for many."""
 
 

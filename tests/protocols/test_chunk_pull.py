@@ -90,7 +90,7 @@ def test_a_peer_gets_one_request_until_it_has_proven_itself_and_then_two() -> No
 
 
 def test_a_holder_has_as_many_requests_as_keep_its_link_busy() -> None:
-    """It sends a chunk every 10 ms, 100 ms away: eleven on their way, and one in reserve."""
+    """It sends a chunk every 10 ms, 100 ms away: ten or eleven on their way."""
     core = pull(400)
     sent_s, waiting = 0.0, asked(opened(core, SOURCE, range(400)))
     asked_s = dict.fromkeys(waiting, 0.0)
@@ -100,7 +100,7 @@ def test_a_holder_has_as_many_requests_as_keep_its_link_busy() -> None:
         more = asked(deliver(core, SOURCE, index, sent_s))
         asked_s |= dict.fromkeys(more, sent_s)
         waiting += more
-    assert 11 <= len(waiting) <= 13
+    assert 10 <= len(waiting) <= 12
 
 
 @given(st.floats(0, 1e3), st.floats(0, 1e3))
@@ -116,8 +116,9 @@ def test_a_holder_that_was_quick_is_silent_sooner() -> None:
     core = pull(9)
     for second, index in enumerate(asked(opened(core, SOURCE, range(9)))):
         deliver(core, SOURCE, index, (second + 1) / 100)
-    silent_at_s = core.next_deadline_s()
-    assert silent_at_s == pytest.approx(0.02 + SETTINGS.min_silence_s)
+    silent_at_s = 0.02 + SETTINGS.min_silence_s
+    assert silent_at_s < SETTINGS.silence_s
+    assert DropHolder(SOURCE, "silent") not in core.deadline_passed(silent_at_s - 0.01)
     assert DropHolder(SOURCE, "silent") in core.deadline_passed(silent_at_s)
 
 
@@ -126,7 +127,7 @@ def test_a_slow_holder_that_keeps_sending_is_not_silent() -> None:
     now_s, waiting = 0.0, asked(opened(core, SOURCE, range(9)))
     while waiting:
         now_s += SETTINGS.silence_s - 1
-        assert core.next_deadline_s() > now_s
+        assert DropHolder(SOURCE, "silent") not in core.deadline_passed(now_s)
         waiting += asked(deliver(core, SOURCE, waiting.pop(0), now_s))
     assert core.is_finished
 
@@ -156,7 +157,7 @@ def test_the_rarest_chunk_is_asked_for_first() -> None:
 def test_a_silent_holder_is_dropped_and_its_chunk_asked_elsewhere() -> None:
     core = pull(2, missing=[0])
     opened(core, A, [0])
-    assert asked(opened(core, B, [0], 1)) == []
+    assert asked(opened(core, B, [0], 0.1)) == []
     effects = core.deadline_passed(SETTINGS.silence_s)
     assert effects == [DropHolder(A, "silent"), AskChunk(B, 0)]
     assert not core.is_banned(A)
@@ -191,11 +192,19 @@ def test_at_the_end_a_slow_chunk_is_asked_for_once_more_and_not_twice() -> None:
     assert asked(core.deadline_passed(2 * SETTINGS.endgame_after_s)) == []
 
 
-def test_before_the_end_a_slow_chunk_is_not_asked_for_again() -> None:
+def test_before_the_end_a_slow_chunk_is_asked_for_again_much_later() -> None:
     core = pull(2)  # chunk 1 is nowhere yet
     opened(core, A, [0])
     assert asked(opened(core, B, [0])) == []
-    assert asked(core.deadline_passed(10)) == []
+    assert asked(core.deadline_passed(2 * SETTINGS.endgame_after_s)) == []
+    assert asked(core.deadline_passed(4 * SETTINGS.endgame_after_s)) == [0]
+
+
+def test_before_the_end_a_holder_that_has_something_new_is_not_asked_for_a_slow_chunk() -> None:
+    core = pull(3)  # chunk 2 is nowhere yet
+    opened(core, A, [0])
+    assert asked(opened(core, B, [0, 1])) == [1]
+    assert asked(core.deadline_passed(4 * SETTINGS.endgame_after_s)) == []
 
 
 def test_a_chunk_that_is_here_is_not_asked_for_again_when_its_second_holder_is_lost() -> None:
