@@ -75,7 +75,7 @@ class LinkReport(Message, frozen=True):
     bytes_received: Count
     """Bytes of weights and assets from it that were verified."""
     dial: Dial
-    """What came of the last attempt to dial it directly."""
+    """What came of the last attempt to connect to it: by dialling or, if that failed, a meeting."""
 
 
 class Heartbeat(Message, frozen=True):
