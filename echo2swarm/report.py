@@ -47,6 +47,12 @@ def summarize(record: RunRecord) -> dict[str, Any]:
     gain = reward_gain(record.rewards)
     payloads = [b.payload_bytes for b in record.broadcasts if b.payload_bytes is not None]
     published_bytes = sum(payloads)
+    deltas = sorted(b.delta_bytes for b in record.broadcasts if b.delta_bytes is not None)
+    shares = sorted(
+        b.delta_bytes / b.payload_bytes
+        for b in record.broadcasts
+        if b.delta_bytes is not None and b.payload_bytes
+    )
     spreads = sorted(b.spread_s for b in record.broadcasts if b.spread_s is not None)
     peers_sent = sum(n.payload_bytes_sent for n in record.nodes) if record.nodes else None
     generating = [s for _, spans in record.generation for s in spans]
@@ -80,6 +86,9 @@ def summarize(record: RunRecord) -> dict[str, Any]:
         ),
         "versions_published": len(record.broadcasts),
         "payload_bytes_published": published_bytes if payloads else None,
+        "versions_with_delta": len(deltas),
+        "delta_median_bytes": deltas[len(deltas) // 2] if deltas else None,
+        "delta_median_share": shares[len(shares) // 2] if shares else None,
         "learner_bytes_sent": record.learner_bytes_sent,
         "peer_bytes_sent": peers_sent,
         "learner_copies": (
@@ -195,7 +204,8 @@ def _broadcast(record: RunRecord, figures: dict[str, Any]) -> str:
     copies, share = figures["learner_copies"], figures["learner_bytes_share"]
     return (
         f"{figures['versions_published']} versions, "
-        f"{_bytes(figures['payload_bytes_published'])} together. The learner sent {_bytes(sent)}"
+        f"{_bytes(figures['payload_bytes_published'])} together. {_deltas(figures)} "
+        f"The learner sent {_bytes(sent)}"
         + (f", {copies:.2f} copies of each," if copies is not None else "")
         + f" to {len(record.nodes)} nodes; nodes sent each other {_bytes(peers)}"
         + (f": the learner's share is {format_percent(share)}. " if share is not None else ". ")
@@ -203,6 +213,16 @@ def _broadcast(record: RunRecord, figures: dict[str, Any]) -> str:
         f"From publish to applied by the last node: median "
         f"{_seconds(figures['broadcast_median_s'])}, worst "
         f"{_seconds(figures['broadcast_worst_s'])}."
+    )
+
+
+def _deltas(figures: dict[str, Any]) -> str:
+    if not figures["versions_with_delta"]:
+        return "All of them travelled whole."
+    return (
+        f"{figures['versions_with_delta']} were offered as deltas too: who held the version before "
+        f"fetched {_bytes(figures['delta_median_bytes'])} (median), "
+        f"{100 * (figures['delta_median_share'] or 0):.1f} % of the whole."
     )
 
 

@@ -19,6 +19,7 @@ from protocols.status import StatusReply
 
 LEDGER_FORMAT: Final = 1
 APPLIED_EVENT: Final = "version.applied"
+PUBLISHED_EVENT: Final = "version.published"
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
 
 
@@ -52,11 +53,13 @@ def read_run(run_dir: Path) -> RunRecord:
     steps = tuple(_steps(metrics, start_unix_s))
     names = {**ledger.names, **{n.peer_id: n.name for n in (status.nodes if status else ())}}
     broadcast_s = _broadcast_s(events)
+    delta_bytes = _delta_bytes(events)
     broadcasts = tuple(
         Broadcast(
             version=version,
             published_s=unix_s - start_unix_s,
             payload_bytes=size_bytes,
+            delta_bytes=delta_bytes.get(version),
             applied_s=tuple(
                 (name, unix_s - start_unix_s + seconds)
                 for name, seconds in broadcast_s.get(version, {}).items()
@@ -201,6 +204,24 @@ def _broadcast_s(events: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]
         seconds = _number(event.get("broadcast_s"))
         if isinstance(version, int) and isinstance(name, str) and seconds is not None:
             found.setdefault(version, {}).setdefault(name, seconds)
+    return found
+
+
+def _delta_bytes(events: Iterable[dict[str, Any]]) -> dict[int, int]:
+    """Return per version the size of the delta from the newest one before it."""
+    found: dict[int, int] = {}
+    for event in events:
+        if event.get("event") != PUBLISHED_EVENT:
+            continue
+        version, sizes = event.get("version"), event.get("delta_bytes")
+        if isinstance(version, int) and isinstance(sizes, dict):
+            by_base = {
+                int(base): size
+                for base, size in sizes.items()
+                if base.isdecimal() and isinstance(size, int)
+            }
+            if by_base:
+                found[version] = by_base[max(by_base)]
     return found
 
 

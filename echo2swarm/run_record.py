@@ -49,6 +49,9 @@ class Broadcast:
     version: int
     published_s: float
     payload_bytes: int | None
+    """Of the weights whole."""
+    delta_bytes: int | None
+    """What a node fetches instead that holds the version before; None if it has to fetch all."""
     applied_s: tuple[tuple[str, float], ...]
     """Which node sampled with it from when on."""
 

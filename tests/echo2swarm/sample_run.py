@@ -14,6 +14,7 @@ from tests.echo2swarm.sample_status import node_with, status_with
 START_UNIX_S = 1_700_000_000.0
 NUM_STEPS = 24
 PAYLOAD_BYTES = 1_000_000
+DELTA_BYTES = PAYLOAD_BYTES // 50
 PEER_A, PEER_B = node_with().peer_id, node_with().peer_id[:-1] + "2"
 
 
@@ -63,6 +64,18 @@ def write_events(folder: Path) -> None:
     with JsonLines(folder / "events.jsonl") as lines:
         lines.write({"unix_s": START_UNIX_S, "level": "info", "event": "run.started"})
         for version in range(NUM_STEPS + 1):
+            # The first has none; the others from the version before, and from one more.
+            bases = {version - 1: DELTA_BYTES, version - 2: 2 * DELTA_BYTES}
+            deltas = {str(base): size for base, size in bases.items() if base >= 0}
+            lines.write(
+                {
+                    "unix_s": START_UNIX_S + 10 * version,
+                    "level": "info",
+                    "event": "version.published",
+                    "version": version,
+                    "delta_bytes": deltas,
+                }
+            )
             for name, seconds in (("node-a", 1.0), ("node-b", 2.0), ("late", None)):
                 lines.write(
                     {

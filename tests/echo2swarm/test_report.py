@@ -19,6 +19,7 @@ from echo2swarm.run_record import (
     reward_gain,
 )
 from tests.echo2swarm.sample_run import (
+    DELTA_BYTES,
     NUM_STEPS,
     write_ledger,
     write_metrics,
@@ -79,6 +80,26 @@ def test_copies_are_what_the_learner_sent_over_what_it_published(run_dir: Path) 
     assert figures["learner_copies"] == pytest.approx(1.2)
     assert figures["peer_bytes_sent"] == 20_000_000
     assert figures["learner_bytes_share"] == pytest.approx(0.6)
+
+
+def test_deltas_are_counted_with_what_they_save(run_dir: Path, tmp_path: Path) -> None:
+    record = read_run(run_dir)
+    figures = summarize(record)
+
+    assert figures["versions_with_delta"] == len(record.broadcasts) - 1
+    assert figures["delta_median_bytes"] == DELTA_BYTES
+    assert figures["delta_median_share"] == pytest.approx(0.02)
+    assert "2.0 % of the whole" in write_report(run_dir, tmp_path / "out").read_text()
+
+
+def test_a_run_without_deltas_says_that_its_versions_travelled_whole(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    (run_dir / "events.jsonl").unlink()
+
+    text = write_report(run_dir, tmp_path / "out").read_text()
+
+    assert "All of them travelled whole." in text
 
 
 def test_broadcast_is_timed_to_the_last_node(run_dir: Path) -> None:
