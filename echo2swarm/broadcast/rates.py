@@ -141,7 +141,7 @@ class RateBook:
                 continue
             sent = _gain(reporter.sent_bytes, other, link.bytes_sent, is_first=is_first)
             got = _gain(reporter.received_bytes, other, link.bytes_received, is_first=is_first)
-            if 0 < sent <= limit_bytes:
+            if sent:
                 self._told(self._pair(peer, other).sent, _Span(now_s - since_s, now_s, sent))
             if 0 < got <= limit_bytes:
                 span = _Span(now_s - max(span_s, MIN_SPAN_S), now_s, got)

@@ -330,7 +330,6 @@ class Tracker:
         return (
             one is not other
             and other.peer not in one.near
-            and (one.is_reachable or other.is_reachable or self._settings.can_punch)
             and not self.bans.are_apart(one.peer, other.peer)
         )
 

@@ -165,6 +165,16 @@ def test_two_that_lie_together_stay_within_what_a_link_can_carry(
         assert rate is None or 0 < rate <= 20 * MAX_BYTES_PER_S / 0.25
 
 
+def test_what_no_line_could_carry_is_not_believed_though_both_say_it() -> None:
+    book, a, b, _ = world()
+    for second in (2.0, 4.0):
+        move(a, b, int(2.1 * MAX_BYTES_PER_S))
+        a.tell(second)
+        b.tell(second)
+
+    assert book.upload_bytes_per_s(A) is None
+
+
 def test_a_counter_that_begins_anew_is_no_transfer() -> None:
     book, a, b, _ = world()
     a.sent[B], b.received[A] = 10**9, 10**9
