@@ -44,6 +44,7 @@ _T = TypeVar("_T")
 )
 @click.option("--runs", type=click.IntRange(1, 20), default=3, help="Runs of each case.")
 @click.option("--no-baselines", is_flag=True, help="Without libtorrent and the star.")
+@click.option("--urgent", is_flag=True, help="Go before whatever else this machine does.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--timeline",
@@ -57,6 +58,7 @@ def main(
     names: Sequence[str],
     runs: int,
     no_baselines: bool,
+    urgent: bool,
     json_path: Path | None,
     timeline_path: Path | None,
 ) -> None:
@@ -84,6 +86,7 @@ def main(
                 num_runs=1 if case.is_measured_once else runs,
                 has_torrent=has_torrent and case.has_baselines,
                 has_star=has_star and case.has_baselines,
+                is_urgent=urgent,
             )
             results.append(result)
     except* WanError as group:
@@ -99,22 +102,27 @@ def main(
     sys.exit(finish(outcome_of(results, notes=notes), json_path=json_path))
 
 
-def _measure(case: Case, *, num_runs: int, has_torrent: bool, has_star: bool) -> CaseResult:
+def _measure(
+    case: Case, *, num_runs: int, has_torrent: bool, has_star: bool, is_urgent: bool
+) -> CaseResult:
     result = CaseResult(case=case)
+    swarm = partial(run_swarm, case, is_urgent=is_urgent)
+    client = partial(torrent.run_torrent, case, is_urgent=is_urgent)
     for number in range(num_runs):
         _tell(f"{case.name} {number + 1}/{num_runs}: {case.what}, T* is {case.least_s:.1f} s")
-        run = _try(partial(trio.run, run_swarm, case), result)
+        run = _try(partial(trio.run, swarm), result)
         if run is not None:
             result.runs.append(run)
             _tell(f"  {run.last_s:.1f} s = {run.last_s / case.least_s:.2f} x T*; {run.summary}")
         if has_torrent:
-            torrent_s = _try(partial(trio.run, torrent.run_torrent, case), result)
+            torrent_s = _try(partial(trio.run, client), result)
             if torrent_s is not None:
                 result.torrents_s.append(torrent_s)
                 _tell(f"  libtorrent {torrent_s:.1f} s = {torrent_s / case.least_s:.2f} x T*")
     if has_star:
         small = replace(case, size_bytes=case.size_bytes // STAR_SHARE)
-        star = _try(partial(trio.run, partial(run_swarm, small, is_star=True)), result)
+        star_run = partial(run_swarm, small, is_star=True, is_urgent=is_urgent)
+        star = _try(partial(trio.run, star_run), result)
         if star is not None:
             result.star_s = star.first_s + STAR_SHARE * (star.last_s - star.first_s)
             _tell(f"  star {result.star_s:.0f} s = {result.star_s / case.least_s:.2f} x T*")

@@ -64,8 +64,13 @@ class Run:
         return "; ".join([*parts, *self.faults])
 
 
-async def run_swarm(case: Case, *, is_star: bool = False) -> Run:
+async def run_swarm(case: Case, *, is_star: bool = False, is_urgent: bool = False) -> Run:
     """Let one version travel through a fresh swarm.
+
+    Args:
+        case: which swarm, and what happens to it.
+        is_star: only the learner serves.
+        is_urgent: go before whatever else the machine does.
 
     Raises:
         ChildError: a process died, or the version did not arrive in good time.
@@ -76,7 +81,7 @@ async def run_swarm(case: Case, *, is_star: bool = False) -> Run:
         open_wan(case.links) as wan,
     ):
         async with trio.open_nursery() as nursery:
-            swarm = _Swarm(case, wan, Path(folder), nursery, is_star=is_star)
+            swarm = _Swarm(case, wan, Path(folder), nursery, is_star=is_star, is_urgent=is_urgent)
             result = await swarm.measure()
             nursery.cancel_scope.cancel()
     return result
@@ -84,13 +89,21 @@ async def run_swarm(case: Case, *, is_star: bool = False) -> Run:
 
 class _Swarm:
     def __init__(
-        self, case: Case, wan: Wan, folder: Path, nursery: trio.Nursery, *, is_star: bool
+        self,
+        case: Case,
+        wan: Wan,
+        folder: Path,
+        nursery: trio.Nursery,
+        *,
+        is_star: bool,
+        is_urgent: bool,
     ) -> None:
         self._case = case
         self._wan = wan
         self._folder = folder
         self._nursery = nursery
         self._is_star = is_star
+        self._is_urgent = is_urgent
         self._payload_sent_before_bytes = 0
         self._learner_was_away_s: float | None = None
 
@@ -129,7 +142,7 @@ class _Swarm:
         )
 
     async def _start_learner(self) -> Child:
-        learner = Child("learner", self._folder / "learner.log")
+        learner = Child("learner", self._folder / "learner.log", is_urgent=self._is_urgent)
         folder = self._folder / "learner"
         folder.mkdir(exist_ok=True)
         await self._start(learner, 0, "learner", folder, f"--bytes={self._case.size_bytes}")
@@ -142,7 +155,7 @@ class _Swarm:
             name = f"peer{number}"
             folder = self._folder / name
             folder.mkdir()
-            child = Child(name, self._folder / f"{name}.log")
+            child = Child(name, self._folder / f"{name}.log", is_urgent=self._is_urgent)
             role = "garbage" if number < self._case.num_garbage else "node"
             options = [f"--learner={learner.last('peer')}", *(["--star"] * self._is_star)]
             await self._start(child, number + 1, role, folder, *options)

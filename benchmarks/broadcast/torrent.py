@@ -21,7 +21,7 @@ def is_installed() -> bool:
     return find_spec("libtorrent") is not None
 
 
-async def run_torrent(case: Case) -> float:
+async def run_torrent(case: Case, *, is_urgent: bool = False) -> float:
     """Return how long the last peer waits for a payload of the case's size.
 
     Raises:
@@ -33,18 +33,20 @@ async def run_torrent(case: Case) -> float:
         open_wan(case.links) as wan,
     ):
         async with trio.open_nursery() as nursery:
-            last_s = await _measure(case, wan, Path(folder), nursery)
+            last_s = await _measure(case, wan, Path(folder), nursery, is_urgent)
             nursery.cancel_scope.cancel()
     return last_s
 
 
-async def _measure(case: Case, wan: Wan, folder: Path, nursery: trio.Nursery) -> float:
+async def _measure(
+    case: Case, wan: Wan, folder: Path, nursery: trio.Nursery, is_urgent: bool
+) -> float:
     torrent = folder / "payload.torrent"
     children: list[Child] = []
     for host in range(len(case.links)):
         own = folder / f"host{host}"
         own.mkdir()
-        child = Child(f"libtorrent{host}", folder / f"host{host}.log")
+        child = Child(f"libtorrent{host}", folder / f"host{host}.log", is_urgent=is_urgent)
         options = [f"--bytes={case.size_bytes}"] if host == 0 else []
         arguments = ["-m", _MODULE, str(own), wan.address(host), str(torrent), *options]
         await nursery.start(child.run, wan, host, arguments)
