@@ -29,6 +29,8 @@ MAX_CHUNK_BYTES: Final = 4 * 1024 * 1024
 MAX_CHUNKS: Final = 262_144
 MAX_FILES: Final = 1024
 MAX_DELTAS: Final = 64
+NUM_VERSIONS_WITH_DELTAS: Final = 2
+"""Of so many of the newest versions, every holder keeps the deltas it has for others."""
 
 Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
 Version = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

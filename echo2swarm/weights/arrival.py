@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from protocols.manifest import Delta, PayloadRef, PolicyManifest, base_of
+from protocols.manifest import (
+    NUM_VERSIONS_WITH_DELTAS,
+    Delta,
+    PayloadRef,
+    PolicyManifest,
+    base_of,
+)
 
 ASSUMED_BYTES_PER_S: Final = 3e6
 """What a link is taken for before anything has come over it."""
@@ -72,6 +78,15 @@ def first_fetched(manifest: PolicyManifest, way: Way) -> PayloadRef:
             return base_of(manifest, delta)
 
 
+def is_still_offered(current: PolicyManifest, fetching: PayloadRef, newest: PolicyManifest) -> bool:
+    """Return whether holders of ``newest`` still keep what is being fetched for ``current``."""
+    if any(fetching == delta.payload for delta in current.deltas):
+        return _num_publishes_ago(newest, current.version) < NUM_VERSIONS_WITH_DELTAS
+    versions = {delta.base_root_sha256: delta.base_version for delta in current.deltas}
+    version = versions.get(fetching.root_sha256, current.version)
+    return _is_kept(newest, version, fetching.root_sha256)
+
+
 def is_worth_finishing(
     current: PolicyManifest, fetching: PayloadRef, newest: PolicyManifest, facts: Facts
 ) -> bool | None:
@@ -108,8 +123,28 @@ def _ways(manifest: PolicyManifest, facts: Facts) -> list[Way]:
     ways: list[Way] = [Whole()]
     deltas = _known_deltas(manifest, facts)
     ways += [Patched(d) for d in deltas if not facts.missing_bytes(base_of(manifest, d))]
-    ways += [Bridged(d) for d in deltas if facts.missing_bytes(base_of(manifest, d))]
+    ways += [
+        Bridged(d)
+        for d in deltas
+        if facts.missing_bytes(base_of(manifest, d))
+        and _is_kept(manifest, d.base_version, d.base_root_sha256)
+    ]
     return ways
+
+
+def _is_kept(newest: PolicyManifest, version: int, root_sha256: bytes) -> bool:
+    """Return whether holders of ``newest`` keep the weights of an older version."""
+    anchor = _anchor(newest)
+    is_anchor = anchor is not None and anchor.base_root_sha256 == root_sha256
+    return is_anchor or _num_publishes_ago(newest, version) < newest.num_versions_kept
+
+
+def _anchor(manifest: PolicyManifest) -> Delta | None:
+    return min(manifest.deltas, key=lambda delta: delta.base_version, default=None)
+
+
+def _num_publishes_ago(manifest: PolicyManifest, version: int) -> float:
+    return (manifest.version - version) / manifest.publish_every
 
 
 def _known_deltas(manifest: PolicyManifest, facts: Facts) -> list[Delta]:
@@ -132,14 +167,14 @@ def _cost(way: Way, manifest: PolicyManifest, facts: Facts) -> tuple[bool, float
 
 
 def _useful_s(manifest: PolicyManifest, version: int, facts: Facts) -> float:
-    """Return for how long a version stays a base of newer ones."""
+    """Return for how long a version can be fetched, and is a base of newer ones."""
     if facts.publish_s is None:
         return inf
-    anchor = min((d.base_version for d in manifest.deltas), default=manifest.version)
-    if version == anchor != manifest.version:
+    anchor = _anchor(manifest)
+    if anchor is not None and version == anchor.base_version:
         return inf
-    num_publishes_ago = (manifest.version - version) / manifest.publish_every
-    return (manifest.max_staleness + 1 - num_publishes_ago) * facts.publish_s
+    num_publishes = min(manifest.max_staleness + 1, manifest.num_versions_kept)
+    return (num_publishes - _num_publishes_ago(manifest, version)) * facts.publish_s
 
 
 def _seconds(num_bytes: int, facts: Facts) -> float:

@@ -28,7 +28,7 @@ from echo2swarm.weights.store import PayloadStore, open_store
 from protocols import manifest as manifest_protocol
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.ids import PolicyVersion, RunId
-from protocols.manifest import PolicyManifest
+from protocols.manifest import NUM_VERSIONS_WITH_DELTAS, PolicyManifest
 
 _SUFFIX = ".manifest"
 _log = structlog.get_logger()
@@ -55,7 +55,9 @@ class HeldVersion:
 def _roots_to_keep(manifests: Sequence[PolicyManifest]) -> set[bytes]:
     """Return the payloads that these versions need, oldest first, and those that others do."""
     roots = {ref.root_sha256 for m in manifests for ref in (m.weights, m.assets)}
-    roots |= {d.payload.root_sha256 for m in manifests[-2:] for d in m.deltas}
+    roots |= {
+        d.payload.root_sha256 for m in manifests[-NUM_VERSIONS_WITH_DELTAS:] for d in m.deltas
+    }
     for newest in manifests[-1:]:
         if newest.deltas:
             roots.add(min(newest.deltas, key=lambda d: d.base_version).base_root_sha256)

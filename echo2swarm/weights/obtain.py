@@ -15,6 +15,7 @@ from echo2swarm.weights.arrival import (
     Way,
     Whole,
     choose_way,
+    is_still_offered,
     is_worth_finishing,
 )
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
@@ -85,6 +86,10 @@ class Obtainer:
     def fetching(self) -> PayloadRef | None:
         """What is being fetched towards the weights; None if nothing is."""
         return self._fetching
+
+    def is_still_offered(self, current: PolicyManifest, newest: PolicyManifest) -> bool:
+        """Return whether holders of ``newest`` keep what is being fetched for ``current``."""
+        return self._fetching is None or is_still_offered(current, self._fetching, newest)
 
     def is_worth_finishing(
         self, current: PolicyManifest, newest: PolicyManifest, *, publish_s: float | None

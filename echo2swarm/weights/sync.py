@@ -201,12 +201,11 @@ class PolicySync:
 
     def _goes_on(self, current: PolicyManifest, newest: PolicyManifest) -> bool:
         """Return whether the transfer for ``current`` goes on although ``newest`` is out."""
+        if not self._obtainer.is_still_offered(current, newest):
+            return False
         is_worth_it = self._obtainer.is_worth_finishing(current, newest, publish_s=self._publish_s)
         if is_worth_it:
             return True
-        num_newer = (newest.version - current.version) / newest.publish_every
-        if num_newer >= newest.num_versions_kept:
-            return False  # soon nobody has it any more
         if self._num_abandoned_in_a_row >= MAX_ABANDONED_IN_A_ROW:
             return True
         if is_worth_it is None:

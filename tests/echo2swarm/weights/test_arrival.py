@@ -12,6 +12,7 @@ from echo2swarm.weights.arrival import (
     Whole,
     choose_way,
     first_fetched,
+    is_still_offered,
     is_worth_finishing,
 )
 from echo2swarm.weights.publish import build_manifest
@@ -161,6 +162,37 @@ def test_a_delta_that_has_hardly_begun_gives_way_to_the_one_that_leads_further()
 
 def test_without_a_step_from_one_to_the_other_there_is_nothing_to_compare() -> None:
     assert is_worth_finishing(manifest(3), weights(3), manifest(4), facts()) is None
+
+
+@pytest.mark.parametrize(("newest", "expected"), [(61, True), (62, False)])
+def test_weights_are_still_offered_while_they_are_among_those_kept(
+    newest: int, expected: bool
+) -> None:
+    started = manifest(60, v50=80_000_000)
+    assert RULES.max_staleness + 1 == 2
+    now = manifest(newest, v50=80_000_000)
+    assert is_still_offered(started, weights(60), now) is expected
+
+
+def test_a_delta_is_still_offered_with_the_newest_two_versions() -> None:
+    started = manifest(60, v59=20_000_000)
+    payload = started.deltas[0].payload
+    assert is_still_offered(started, payload, manifest(61))
+    assert not is_still_offered(started, payload, manifest(62))
+
+
+def test_an_anchor_is_offered_as_long_as_it_is_one() -> None:
+    started = manifest(60, v59=20_000_000, v50=80_000_000)
+    anchor = base_of(started, started.deltas[1])
+    assert is_still_offered(started, anchor, manifest(99, v98=20_000_000, v50=90_000_000))
+    assert not is_still_offered(started, anchor, manifest(110, v109=20_000_000, v100=9_000_000))
+
+
+def test_a_base_that_nobody_keeps_whole_is_no_bridge() -> None:
+    newest = manifest(60, v59=20_000_000, v58=20_000_000, v50=80_000_000)
+    nearly = {weights(58): SIZE - 1}
+    assert choose_way(newest, facts(nearly)) == Whole()
+    assert choose_way(newest, facts(whole(58))) == Patched(newest.deltas[1])
 
 
 def test_a_base_that_leads_nowhere_any_more_is_not_fetched_further() -> None:
