@@ -97,9 +97,9 @@ class ProbeService:
             return ProbeRefused(Reason.NOT_A_MEMBER, BUSY_S)
         if self._is_probing or self._is_sending():
             return ProbeRefused(Reason.RATE_LIMITED, BUSY_S)
-        again_at_s = self._probed_at_s.get(peer, now_s - AGAIN_S) + AGAIN_S
-        if now_s < again_at_s:
-            return ProbeRefused(Reason.RATE_LIMITED, again_at_s - now_s)
+        at_s = self._probed_at_s.get(peer)
+        if at_s is not None and now_s < at_s + AGAIN_S:
+            return ProbeRefused(Reason.RATE_LIMITED, at_s + AGAIN_S - now_s)
         return None
 
     def _remember(self, peer: PeerId, now_s: float) -> None:

@@ -104,6 +104,19 @@ async def test_while_no_named_neighbour_is_connected_others_are_better_than_nobo
         assert world.dials() == {1: Dial.FAILED}
 
 
+async def test_who_was_reached_once_and_is_not_any_more_is_told_of(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world() as world:
+        world.name(1)
+        await trio.sleep(5)
+        assert world.dials() == {1: Dial.REACHED}
+        world.hub.kill(world.others[1].peer)
+        await trio.sleep(30)
+
+        assert world.dials() == {1: Dial.FAILED}
+
+
 async def test_who_dials_us_is_asked_though_we_cannot_dial_it(autojump_clock: MockClock) -> None:
     async with open_world() as world:
         nowhere = f"/ip4/10.77.77.77/tcp/1/p2p/{world.others[1].peer}"

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo2swarm.broadcast.bans import BAN_S, MIN_REPORTERS
+from echo2swarm.broadcast.overlay import pair, unpair
 from echo2swarm.broadcast.tracker import Tracker, TrackerSettings
 from protocols.ids import PeerId
 
@@ -140,6 +141,22 @@ def test_those_that_can_be_dialled_hang_together_after_any_history(
         for peer in reachable:
             num_near = len(set(world.tracker.neighbours_of(peer)) & set(reachable))
             assert num_near >= min(1 if options is SPARSE else 2, len(reachable) - 1)
+
+
+def test_an_overlay_that_fell_apart_is_joined_with_the_next_change() -> None:
+    world = joined(6, SPARSE)
+    members = world.tracker._members
+    for pair_ in world.pairs():
+        one, two = pair_
+        unpair(members[one], members[two])
+    for triangle in (range(3), range(3, 6)):
+        for one_number, two_number in combinations(triangle, 2):
+            pair(members[name(one_number)], members[name(two_number)])
+    assert islands(world.reachable(), world.pairs()) == 2
+
+    world.happen(("join", 6, 0))
+
+    assert islands(world.reachable(), world.pairs()) == 1
 
 
 @several

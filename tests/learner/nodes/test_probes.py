@@ -14,7 +14,7 @@ from echo2swarm.broadcast.upload import UploadBudget
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.memory import MemoryHub
-from learner.nodes.probes import AGAIN_S, PROBE_S, ProbeService
+from learner.nodes.probes import AGAIN_S, BUSY_S, PROBE_S, ProbeService
 from node.prober import MAX_FAILURES, RETRY_S, START_S, Prober
 from protocols import probe
 from protocols.ids import PeerId
@@ -128,7 +128,7 @@ async def test_one_node_at_a_time_and_the_others_come_later(autojump_clock: Mock
         async with ask(world, two) as second:
             answer = await hear(second)
         assert isinstance(answer, ProbeRefused)
-        assert answer.reason is Reason.RATE_LIMITED
+        assert (answer.reason, answer.retry_after_s) == (Reason.RATE_LIMITED, BUSY_S)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(prober(world, two).run)
             await trio.sleep(PROBE_S)  # the first one says nothing more, and is cut off
