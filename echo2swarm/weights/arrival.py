@@ -122,7 +122,11 @@ def _last_fetched(manifest: PolicyManifest) -> list[PayloadRef]:
 def _ways(manifest: PolicyManifest, facts: Facts) -> list[Way]:
     ways: list[Way] = [Whole()]
     deltas = _known_deltas(manifest, facts)
-    ways += [Patched(d) for d in deltas if not facts.missing_bytes(base_of(manifest, d))]
+    here = [d for d in deltas if not facts.missing_bytes(base_of(manifest, d))]
+    here.sort(key=lambda d: d.base_version, reverse=True)
+    # The newest base is what most peers have, and so the delta that they can pass on.
+    begun = [d for d in here[1:] if facts.missing_bytes(d.payload) < d.payload.size_bytes]
+    ways += [Patched(d) for d in here[:1] + begun]
     ways += [
         Bridged(d)
         for d in deltas

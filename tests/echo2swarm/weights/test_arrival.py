@@ -80,9 +80,15 @@ def test_who_holds_the_base_fetches_the_delta() -> None:
     assert choose_way(newest, facts(whole(3))) == Patched(newest.deltas[0])
 
 
-def test_of_two_bases_held_the_one_with_the_shorter_delta_is_taken() -> None:
-    newest = manifest(4, v3=20_000_000, v2=30_000_000)
-    assert choose_way(newest, facts(whole(3) | whole(2))) == Patched(newest.deltas[0])
+def test_of_two_bases_held_the_newest_is_taken_as_by_everybody() -> None:
+    newest = manifest(4, v2=19_000_000, v3=20_000_000)
+    assert choose_way(newest, facts(whole(3) | whole(2))) == Patched(newest.deltas[1])
+
+
+def test_a_delta_on_an_older_base_that_is_nearly_here_is_finished() -> None:
+    newest = manifest(4, v2=30_000_000, v3=20_000_000)
+    nearly = {newest.deltas[0].payload: 29_000_000}
+    assert choose_way(newest, facts(whole(3) | whole(2) | nearly)) == Patched(newest.deltas[0])
 
 
 def test_what_is_nearly_here_is_finished_rather_than_patched() -> None:
