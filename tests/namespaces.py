@@ -8,13 +8,18 @@ import itertools
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 
 import pytest
+import trio
 
 PREFIX: Final = "203.0.113"
+ANSWER_S: Final = 90.0
+"""Two busy cores start a handful of processes in this time."""
 ROUTER_RULES: Final = """
 table ip nat {{
  chain post {{
@@ -125,6 +130,50 @@ def internet() -> Iterator[Internet]:
         yield net
     finally:
         net.close()
+
+
+class Participant:
+    """A process in a namespace that does as it is told, a line at a time."""
+
+    def __init__(self, process: trio.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._text = b""
+
+    async def tell(self, line: str) -> str:
+        """Send a line, and return the answer."""
+        await self._stdin.send_all(line.encode() + b"\n")
+        return await self.answer()
+
+    async def answer(self) -> str:
+        """Return the next line that it says."""
+        with trio.fail_after(ANSWER_S):
+            while b"\n" not in self._text:
+                data = await self._stdout.receive_some()
+                assert data, "the process ended"
+                self._text += data
+        line, _, self._text = self._text.partition(b"\n")
+        return line.decode()
+
+
+@asynccontextmanager
+async def participant(space: str, module: str, *arguments: str) -> AsyncIterator[Participant]:
+    """Run a module of ours in a namespace for the time of the context."""
+    python = [sys.executable, "-W", "ignore", "-m", module, *arguments]
+    async with trio.open_nursery() as nursery:
+        process: trio.Process = await nursery.start(
+            partial(
+                trio.run_process,
+                ["ip", "netns", "exec", space, *python],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                check=False,
+            )
+        )
+        yield Participant(process)
+        nursery.cancel_scope.cancel()
 
 
 def _ip(arguments: str) -> None:

@@ -1,19 +1,16 @@
 """Real routers of a real kernel between real processes; skipped without root, ip and nft."""
 
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 import pytest
 import trio
 
-from tests.namespaces import Internet, internet
+from tests.namespaces import Internet, Participant, internet, participant
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
-ANSWER_S = 60.0
+MODULE = "tests.echo2swarm.network.nat_peer"
 
 
 @pytest.fixture
@@ -22,56 +19,16 @@ def net() -> Iterator[Internet]:
         yield net
 
 
-class Participant:
-    """A process in a namespace that does as it is told."""
-
-    def __init__(self, process: trio.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._stdin, self._stdout = process.stdin, process.stdout
-        self._text = b""
-
-    async def tell(self, line: str) -> str:
-        await self._stdin.send_all(line.encode() + b"\n")
-        return await self.answer()
-
-    async def answer(self) -> str:
-        with trio.fail_after(ANSWER_S):
-            while b"\n" not in self._text:
-                data = await self._stdout.receive_some()
-                assert data, "the process ended"
-                self._text += data
-        line, _, self._text = self._text.partition(b"\n")
-        return line.decode()
-
-
-@asynccontextmanager
-async def participant(space: str, number: int, *hosts: str) -> AsyncIterator[Participant]:
-    module = "tests.echo2swarm.network.nat_peer"
-    python = [sys.executable, "-W", "ignore", "-m", module, str(number), *hosts]
-    async with trio.open_nursery() as nursery:
-        process: trio.Process = await nursery.start(
-            partial(
-                trio.run_process,
-                ["ip", "netns", "exec", space, *python],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-        )
-        yield Participant(process)
-        nursery.cancel_scope.cancel()
-
-
 @asynccontextmanager
 async def participants(net: Internet, *spaces: str) -> AsyncIterator[tuple[Participant, ...]]:
     """Start a go-between in the open, number 1, and the others from 2 on in ``spaces``."""
     space, host = net.host()
     async with AsyncExitStack() as stack:
-        all_of_them = [await stack.enter_async_context(participant(space, 1))]
+        all_of_them = [await stack.enter_async_context(participant(space, MODULE, "1"))]
         for number, each in enumerate(spaces, 2):
-            all_of_them.append(await stack.enter_async_context(participant(each, number, host)))
+            all_of_them.append(
+                await stack.enter_async_context(participant(each, MODULE, str(number), host))
+            )
         for one in all_of_them:
             assert await one.answer() == "ready"
         yield tuple(all_of_them[1:])
