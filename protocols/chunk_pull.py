@@ -23,6 +23,7 @@ Per chunk::
        +-- holder lost --+------ bad --------+
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -36,6 +37,8 @@ from protocols.ids import PeerId
 from protocols.reasons import Reason
 
 _PATIENCE_BEFORE_END: Final = 4
+_LOOK_S: Final = 0.2
+"""So often is looked for what is slow to come."""
 MAX_SILENCES: Final = 3
 """A holder that was silent this often, and brought nothing between, is banned."""
 MAX_REFUSALS: Final = 3
@@ -110,6 +113,7 @@ class ChunkPull:
         self._silences: dict[PeerId, int] = {}
         """How often a holder was silent since it last brought a chunk."""
         self._wake_at_s = inf
+        self._look_again_s = -inf
         for index in self._unasked:
             self._order.open(index)
 
@@ -285,17 +289,38 @@ class ChunkPull:
     def _ask_again(self, now_s: float) -> list[Effect]:
         """Ask who has nothing else to do for what is slow to come; those first whom we trust."""
         effects: list[Effect] = []
-        oldest_s = min((state.oldest_asked_s for state in self._holders.values()), default=inf)
-        if now_s < (ripe_at_s := oldest_s + self._endgame_after_s()):
-            self._wake_at_s = min(self._wake_at_s, ripe_at_s)
-            return effects
+        if now_s >= self._look_again_s:
+            oldest_s = min([now_s, *(state.oldest_asked_s for state in self._holders.values())])
+            self._look_again_s = max(now_s + _LOOK_S, oldest_s + self._settings.endgame_after_s)
+            late = self._late(now_s)
+        else:
+            late = []
+        self._wake_at_s = min(self._wake_at_s, self._look_again_s)
         for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
-            while self._has_free_turn(holder):
-                index = self._endgame_chunk(holder, now_s)
-                if index is None:
+            for index in list(late):
+                if not self._has_free_turn(holder):
                     break
-                effects.append(self._ask_for(holder, index, now_s))
+                if index not in self._holders[holder].chunks and self._order.has(holder, index):
+                    effects.append(self._ask_for(holder, index, now_s))
+                    late.remove(index)
         return effects
+
+    def _late(self, now_s: float) -> list[int]:
+        """Return the chunks that were asked for once and too long ago, the oldest first."""
+        after_s = self._endgame_after_s()
+        late: list[tuple[float, int]] = []
+        for state in self._holders.values():
+            for index, asked_s in state.chunks.items():  # in the order of asking
+                if now_s < asked_s + after_s:
+                    break
+                if index in self._missing and index not in self._checking:
+                    late.append((asked_s, index))
+        counts = Counter(index for _, index in late)
+        return [
+            index
+            for _, index in sorted(late)
+            if counts[index] == 1 and sum(index in s.chunks for s in self._holders.values()) == 1
+        ]
 
     def _ask_hashes(self, now_s: float) -> list[Effect]:
         waiting = [s for state in self._holders.values() if (s := state.hashes_asked_s) is not None]
@@ -326,31 +351,6 @@ class ChunkPull:
             after_s = max(after_s, 2 * quickest_s)
         # Before the end, what is asked twice costs somebody else's turn.
         return _PATIENCE_BEFORE_END * after_s if self._unasked else after_s
-
-    def _endgame_chunk(self, holder: PeerId, now_s: float) -> int | None:
-        """Return the chunk that is waited for longest, of those to be asked for once more."""
-        asked_at_s: dict[int, list[float]] = {}
-        for state in self._holders.values():
-            for index, at_s in state.chunks.items():
-                asked_at_s.setdefault(index, []).append(at_s)
-        mine = self._holders[holder].chunks
-        candidates = [
-            (times[0], index)
-            for index, times in asked_at_s.items()
-            if len(times) == 1
-            and index not in mine
-            and index in self._missing
-            and index not in self._checking
-            and self._order.has(holder, index)
-        ]
-        if not candidates:
-            return None
-        oldest_s, index = min(candidates)
-        ripe_at_s = oldest_s + self._endgame_after_s()
-        if now_s >= ripe_at_s:
-            return index
-        self._wake_at_s = min(self._wake_at_s, ripe_at_s)
-        return None
 
     def _ask_for(self, holder: PeerId, index: int, now_s: float) -> AskChunk:
         self._holders[holder].chunks[index] = now_s

@@ -294,7 +294,9 @@ class Dealer:
         awake = [peer for peer, state in self._peers.items() if not state.is_silent]
         kept: list[int] = []
         num_dealt = 0
-        while self._to_deal and num_dealt < room:
+        for _ in range(len(self._to_deal)):
+            if num_dealt >= room or len(kept) > _MAX_KEPT:
+                break
             index = self._to_deal.popleft()
             if self._num_holders[index] >= 2:
                 continue
@@ -302,10 +304,10 @@ class Dealer:
             limit = _MAX_BURDEN * min(burdens.values(), default=0.0)
             free = [p for p, burden in burdens.items() if burden <= limit and self._is_free(p)]
             if not free:
-                if burdens or any(index in state.lacks for state in self._peers.values()):
+                if burdens:  # in a moment
                     kept.append(index)
-                if len(kept) > _MAX_KEPT:
-                    break
+                elif any(index in state.lacks for state in self._peers.values()):
+                    self._to_deal.append(index)  # when who lacks it speaks again
                 continue
             peer = min(free, key=burdens.__getitem__)
             self._offer(offers, peer, index, now_s)
