@@ -29,8 +29,10 @@ MAX_INLINE_STEPS: Final = 4
 """The same on the event loop. A peer may send records of a single byte each."""
 RECORD_BYTES: Final = 17 * 1024
 """OpenSSL holds less than this of a record that is not here whole."""
-LOW_WATER_BYTES: Final = 64 * 1024
-"""In a large frame, waking up for less than this is not worth it."""
+LOW_WATER_BYTES: Final = 256 * 1024
+"""In a large frame, waking up is worth it for this much..."""
+LOW_WATER_SHARE: Final = 1 / 16
+"""... or for this share of the receive buffer, lest the sender have to wait for us to wake up."""
 LINGER_S: Final = 2.0
 FIRST_LOOK_S: Final = 0.001
 KEEPALIVE_IDLE_S: Final = 15
@@ -161,8 +163,14 @@ class TlsSocket:
         No more than what must come: OpenSSL may hold a part of a record already. The
         end of a connection wakes in any case, and so does a full receive buffer.
         """
-        wanted_bytes = max(1, min(missing_bytes - RECORD_BYTES, LOW_WATER_BYTES))
-        if wanted_bytes != self._low_water_bytes and not self._is_closed:
+        if self._is_closed:
+            return
+        room_bytes = self.ssl.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        wanted_bytes = min(
+            missing_bytes - RECORD_BYTES, LOW_WATER_BYTES, int(room_bytes * LOW_WATER_SHARE)
+        )
+        wanted_bytes = max(1, wanted_bytes)
+        if wanted_bytes != self._low_water_bytes:
             self.ssl.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted_bytes)
             self._low_water_bytes = wanted_bytes
 
