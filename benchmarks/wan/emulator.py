@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import msgspec
 
 from benchmarks.wan.kernel import KernelWires
-from benchmarks.wan.links import Backend, Link, backend_for
+from benchmarks.wan.links import MIN_SEGMENTS, Backend, Link, backend_for
 from benchmarks.wan.switch import SwitchWires
 from benchmarks.wan.tools import WanError, check_possible, run
 
@@ -70,7 +70,7 @@ def open_wan(
         namespaces = [f"{name}{host}" for host in range(len(links))]
         for namespace in namespaces:
             run(["ip", "netns", "add", namespace])
-            _forgo_ipv6(namespace)
+            _set_up(namespace)
         addresses = [f"10.77.0.{host + 1}" for host in range(len(links))]
         wires: KernelWires | SwitchWires
         if (backend or backend_for(links)) is Backend.TC:
@@ -164,11 +164,14 @@ def _kill_all_in(namespace: str) -> None:
         time.sleep(0.02)
 
 
-def _forgo_ipv6(namespace: str) -> None:
-    """Keep a host from sending what IPv6 sends by itself."""
-    path = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
-    forgo = f"test ! -e {path} || echo 1 > {path}"
-    run(["ip", "netns", "exec", namespace, "sh", "-c", forgo])
+def _set_up(namespace: str) -> None:
+    """Keep a host from sending what IPv6 sends by itself, and have TCP hand over more at once."""
+    wanted = {"ipv6/conf/all/disable_ipv6": 1, "ipv4/tcp_min_tso_segs": MIN_SEGMENTS}
+    script = "".join(
+        f"test ! -e /proc/sys/net/{name} || echo {value} > /proc/sys/net/{name}\n"
+        for name, value in wanted.items()
+    )
+    run(["ip", "netns", "exec", namespace, "sh", "-ec", script])
 
 
 @contextmanager

@@ -14,7 +14,11 @@ GOODPUT_SHARE: Final = (MTU_BYTES - IP_TCP_HEADER_BYTES) / (MTU_BYTES + ETHERNET
 QUEUE_S: Final = 0.1
 """So much traffic waits at each end of a link before it is dropped, as in a home router."""
 BURST_S: Final = 0.004
-MIN_BURST_BYTES: Final = 16_000
+MIN_BURST_BYTES: Final = 70_000
+"""A bucket takes what TCP hands over at once, up to 64 KiB, as it is; cutting it up would cost
+more processor time than all else that is emulated."""
+MIN_SEGMENTS: Final = 8
+"""So many segments TCP hands over at once, if it has them; by itself, on a slow link, two."""
 
 
 class Backend(StrEnum):

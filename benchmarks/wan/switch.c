@@ -2,7 +2,10 @@
  *
  *   up-queue of the sender -> delay of both links -> down-queue of the receiver
  *
- * Queues have a rate, and drop what would wait longer than QUEUE_NS (argv[1]).
+ * Queues have a rate, and drop what would wait longer than QUEUE_NS (argv[1]). With argv[2]
+ * "whole", senders hand over several TCP segments in one frame, as to a network card that
+ * cuts them up; they stay together, cost a fraction of the time, and count as what they would be
+ * on a wire: a header for each. They would be lost together, too.
  * Hosts are found by the last two bytes of their hardware address, which is the
  * number of the line that made them; there is no broadcast. Lines on standard input:
  *
@@ -17,6 +20,7 @@
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
+#include <linux/virtio_net.h>
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -32,7 +36,7 @@
 
 enum {
     MAX_HOSTS = 512,
-    MAX_FRAME_BYTES = 65600,
+    MAX_FRAME_BYTES = 65600 + sizeof(struct virtio_net_hdr),
     MAX_LINE_BYTES = 512,
     ETHERNET_HEADER_BYTES = 14,
     FRAMES_PER_TURN = 64, /* of one host, before others have their turn */
@@ -58,14 +62,16 @@ typedef struct {
     int64_t due_ns;
     uint64_t sequence; /* frames that are due together leave in the order in which they came */
     Host *receiver;
-    uint8_t *bytes;
+    uint8_t *bytes; /* a virtio_net_hdr, and then the frame */
     int num_bytes;
+    int num_wire_bytes;
     bool has_left_queue; /* is through the down-queue too */
 } Frame;
 
 static Host hosts[MAX_HOSTS];
 static int num_hosts;
 static int64_t queue_ns;
+static bool is_whole;
 
 /* Frames under way: a binary heap, the earliest first. */
 static Frame *heap;
@@ -126,30 +132,49 @@ static int64_t pass_queue(int64_t at_ns, int64_t *busy_until_ns, double bit_per_
     return *busy_until_ns;
 }
 
-/* Whether a frame asks for a new TCP connection over IPv4: SYN without ACK. */
-static bool opens_connection(const uint8_t *bytes, int num_bytes) {
-    if (num_bytes < ETHERNET_HEADER_BYTES + 20 || bytes[12] != 0x08 || bytes[13] != 0x00)
-        return false;
-    const uint8_t *ip = bytes + ETHERNET_HEADER_BYTES;
+/* Returns where the TCP header of a frame is; 0 if it is not TCP over IPv4. */
+static int find_tcp(const uint8_t *frame, int num_bytes) {
+    if (num_bytes < ETHERNET_HEADER_BYTES + 20 || frame[12] != 0x08 || frame[13] != 0x00) return 0;
+    const uint8_t *ip = frame + ETHERNET_HEADER_BYTES;
     int tcp = ETHERNET_HEADER_BYTES + 4 * (ip[0] & 15);
-    if (ip[9] != 6 || num_bytes < tcp + 14) return false;
-    return (bytes[tcp + 13] & 0x12) == 0x02;
+    return ip[9] == 6 && num_bytes >= tcp + 20 ? tcp : 0;
 }
 
+/* Returns how much a frame is on a wire, where each of its segments has the headers. */
+static int count_wire_bytes(const struct virtio_net_hdr *hint, const uint8_t *frame, int num_bytes) {
+    int tcp = find_tcp(frame, num_bytes);
+    if (hint->gso_type == VIRTIO_NET_HDR_GSO_NONE || hint->gso_size == 0 || tcp == 0)
+        return num_bytes;
+    int num_header_bytes = tcp + 4 * (frame[tcp + 12] >> 4);
+    int num_segments = (num_bytes - num_header_bytes + hint->gso_size - 1) / hint->gso_size;
+    return num_bytes + (num_segments - 1) * num_header_bytes;
+}
+
+/* Sends what a host gave us: a hint about the frame, and the frame. */
 static void send_frame(Host *sender, const uint8_t *bytes, int num_bytes) {
-    int number = bytes[4] << 8 | bytes[5];
-    if ((bytes[0] & 1) || number >= num_hosts || &hosts[number] == sender) return;
+    struct virtio_net_hdr hint;
+    memcpy(&hint, bytes, sizeof hint);
+    const uint8_t *frame = bytes + sizeof hint;
+    int num_frame_bytes = num_bytes - sizeof hint;
+    int number = frame[4] << 8 | frame[5];
+    if ((frame[0] & 1) || number >= num_hosts || &hosts[number] == sender) return;
     Host *receiver = &hosts[number];
+    int num_wire_bytes = count_wire_bytes(&hint, frame, num_frame_bytes);
     int64_t left_ns = pass_queue(now_ns(), &sender->up_busy_until_ns, sender->link.up_bit_per_s,
-                                 num_bytes);
+                                 num_wire_bytes);
     if (left_ns < 0) return;
     if (drand48() < sender->link.loss || drand48() < receiver->link.loss) return;
-    if (!receiver->link.accepts_inbound && opens_connection(bytes, num_bytes)) return;
+    int tcp = find_tcp(frame, num_frame_bytes);
+    bool opens_connection = tcp > 0 && (frame[tcp + 13] & 0x12) == 0x02; /* SYN without ACK */
+    if (opens_connection && !receiver->link.accepts_inbound) return;
     uint8_t *copy = malloc(num_bytes);
     if (copy == NULL) fail("a frame");
     memcpy(copy, bytes, num_bytes);
-    int64_t due_ns = left_ns + sender->link.delay_ns + receiver->link.delay_ns;
-    push((Frame){.due_ns = due_ns, .receiver = receiver, .bytes = copy, .num_bytes = num_bytes});
+    push((Frame){.due_ns = left_ns + sender->link.delay_ns + receiver->link.delay_ns,
+                 .receiver = receiver,
+                 .bytes = copy,
+                 .num_bytes = num_bytes,
+                 .num_wire_bytes = num_wire_bytes});
 }
 
 static void deliver_due_frames(void) {
@@ -159,7 +184,7 @@ static void deliver_due_frames(void) {
         Host *host = frame.receiver;
         if (!frame.has_left_queue) {
             frame.due_ns = pass_queue(frame.due_ns, &host->down_busy_until_ns,
-                                      host->link.down_bit_per_s, frame.num_bytes);
+                                      host->link.down_bit_per_s, frame.num_wire_bytes);
             frame.has_left_queue = true;
             if (frame.due_ns < 0)
                 free(frame.bytes);
@@ -177,7 +202,7 @@ static void take_frames(Host *host) {
     static uint8_t bytes[MAX_FRAME_BYTES];
     for (int i = 0; i < FRAMES_PER_TURN; i++) {
         int num_bytes = read(host->fd, bytes, sizeof bytes);
-        if (num_bytes < ETHERNET_HEADER_BYTES) return;
+        if (num_bytes < (int)sizeof(struct virtio_net_hdr) + ETHERNET_HEADER_BYTES) return;
         send_frame(host, bytes, num_bytes);
     }
 }
@@ -203,10 +228,11 @@ static void add_host(const char *line, int home) {
     int namespace = open(path, O_RDONLY | O_CLOEXEC);
     if (namespace < 0 || setns(namespace, CLONE_NEWNET)) fail(path);
     close(namespace);
-    struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI};
+    struct ifreq request = {.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR};
     memcpy(request.ifr_name, device, sizeof device);
     host->fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (host->fd < 0 || ioctl(host->fd, TUNSETIFF, &request)) fail("/dev/net/tun");
+    if (is_whole && ioctl(host->fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)) fail("TUNSETOFFLOAD");
     if (setns(home, CLONE_NEWNET)) fail("the first namespace");
     num_hosts++;
 }
@@ -292,6 +318,7 @@ static void hurry(void) {
 int main(int argc, char **argv) {
     char line[MAX_LINE_BYTES];
     queue_ns = argc > 1 ? atoll(argv[1]) : NS_PER_S / 10;
+    is_whole = argc > 2 && strcmp(argv[2], "whole") == 0;
     int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (home < 0) fail("/proc/self/ns/net");
     srand48(1);

@@ -30,8 +30,10 @@ class SwitchWires:
             WanError: there is no compiler, or the switch does not start.
         """
         program = build(check_switch_possible())
+        # Segments that travel together would be lost together.
+        cut = "cut" if any(link.loss for link in links) else "whole"
         self._process = subprocess.Popen(
-            [program, f"{QUEUE_S * 1e9:.0f}"],
+            [program, f"{QUEUE_S * 1e9:.0f}", cut],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

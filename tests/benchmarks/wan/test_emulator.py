@@ -142,3 +142,34 @@ def test_counters_are_those_of_the_link() -> None:
     said = '[{"ifname":"wan0","stats64":{"rx":{"bytes":7,"packets":1},"tx":{"bytes":9}}}]'
 
     assert parse_counters(said) == Counters(sent_bytes=9, received_bytes=7)
+
+
+SEND = """
+import socket, sys
+socket.create_connection((sys.argv[1], 5600)).sendall(bytes(1_000_000))
+"""
+TAKE = """
+import socket
+server = socket.create_server(("0.0.0.0", 5600))
+print("up", flush=True)
+connection, _ = server.accept()
+num_bytes = 0
+while data := connection.recv(1 << 16):
+    num_bytes += len(data)
+print(num_bytes)
+"""
+
+
+@needs_root
+@pytest.mark.processes
+@pytest.mark.parametrize("link", [Link(delay_s=0.001), Link(loss=0.001)], ids=["whole", "cut"])
+def test_the_switch_passes_everything_on_intact(link: Link) -> None:
+    with open_wan([link, link], name=NAME) as wan:
+        taker = wan.popen(1, [sys.executable, "-c", TAKE], stdout=subprocess.PIPE)
+        assert taker.stdout is not None
+        taker.stdout.readline()
+        subprocess.run(
+            wan.command(0, [sys.executable, "-c", SEND, wan.address(1)]), check=True, timeout=30
+        )
+
+        assert taker.communicate()[0] == "1000000\n"

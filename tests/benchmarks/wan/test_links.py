@@ -46,9 +46,9 @@ def test_a_link_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
 
 def test_a_token_bucket_is_told_bits_and_holds_some_milliseconds_of_them() -> None:
     assert token_bucket(12.5) == [
-        *("tbf", "rate", "12500000bit", "burst", "16000", "latency", "100ms"),
+        *("tbf", "rate", "12500000bit", "burst", "70000", "latency", "100ms"),
     ]
-    assert token_bucket(100)[4] == "50000"
+    assert token_bucket(1000)[4] == "500000"
 
 
 def test_the_switch_is_told_bits_and_nanoseconds() -> None:
