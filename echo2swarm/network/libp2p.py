@@ -291,7 +291,7 @@ class Libp2pNetwork:
         self, peer: PeerId, protocol: str, max_frame_bytes: int, *, bulk: bool
     ) -> AsyncIterator[Stream]:
         wrapped: TlsStream | Libp2pStream | None = None
-        if bulk and self._bulk is not None:
+        if bulk and self._bulk is not None and not self._peers.is_met(peer):
             wrapped = await self._bulk.open(peer, protocol, max_frame_bytes)
         if wrapped is None:
             connection = await self._peers.get(peer, bulk=bulk)

@@ -73,12 +73,13 @@ class Connections:
             if connections := self._open(ID.from_string(peer)):
                 return connections[0]  # It has reached us meanwhile.
             try:
-                connection = await meetings.meet(peer, timeout_s=deadline_s - trio.current_time())
+                return await meetings.meet(peer, timeout_s=deadline_s - trio.current_time())
             except NetworkError as also:
                 raise NetworkError(f"{exc}; {also}") from also
-        # Bulk shares this one: another could be made by another meeting only.
-        self._undiallable[peer] = trio.current_time() + SHARE_S
-        return connection
+
+    def is_met(self, peer: PeerId) -> bool:
+        """Return whether there is one connection to ``peer``, and no dialling makes another."""
+        return self.meetings is not None and self.meetings.is_met(peer)
 
     async def _dial(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
         """Make a new connection at the first address that answers."""
@@ -145,6 +146,8 @@ class Connections:
         return connections[-1] if bulk else connections[0]
 
     def _may_dial_for_bulk(self, peer: PeerId) -> bool:
+        if self.is_met(peer):
+            return False
         now_s = trio.current_time()
         self._undiallable = {
             p: until_s for p, until_s in self._undiallable.items() if until_s > now_s

@@ -7,6 +7,7 @@ connection as any other, straight from router to router.
 
 from collections.abc import Collection
 from typing import Final
+from weakref import WeakSet
 
 import structlog
 import trio
@@ -27,6 +28,7 @@ from echo2swarm.network.libp2p_ends import (
     open_connections,
     stream_on,
 )
+from echo2swarm.network.libp2p_yamux import BulkYamux
 from echo2swarm.network.punch import Puncher
 from echo2swarm.network.serving import leaves
 from protocols.codec import decode, encode
@@ -104,6 +106,12 @@ class Meetings:
         self._asking: set[PeerId] = set()
         self._answering: set[PeerId] = set()
         self._hopeless: dict[PeerId, float] = {}
+        self._met: WeakSet[BulkYamux] = WeakSet()
+
+    def is_met(self, peer: PeerId) -> bool:
+        """Return whether we are connected to ``peer``, and by meetings only."""
+        connections = open_connections(self._host, peer)
+        return bool(connections) and all(c.muxed_conn in self._met for c in connections)
 
     # The caller.
 
@@ -193,6 +201,7 @@ class Meetings:
                 with trio.move_on_after(UPGRADE_S):
                     raw = RawConnection(TrioTCPStream(stream), initiator=True)
                     connection = await self._swarm.upgrade_outbound_raw_conn(raw, target)
+                    self._met.add(connection.muxed_conn)
                     _log.info("peer.met", peer=peer)
                     return connection
             except Exception as exc:
@@ -271,7 +280,9 @@ class Meetings:
                 raw = RawConnection(TrioTCPStream(stream), initiator=False)
                 muxed = await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(str(remote)))
                 is_peer = str(muxed.peer_id) == peer
-                if not is_peer:
+                if is_peer:
+                    self._met.add(muxed)
+                else:
                     await muxed.close()
         except Exception as exc:
             _log.debug("meeting.failed", peer=short(peer), error=repr(leaves(exc)[0])[:200])
