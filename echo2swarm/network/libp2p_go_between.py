@@ -30,7 +30,7 @@ from protocols.meeting import (
 ANSWER_S: Final = 4.0
 """For a peer to answer an invitation."""
 LIMITS: Final = ServeLimits(
-    max_frame_bytes=MAX_BYTES, max_streams=64, max_streams_per_peer=4, timeout_s=10.0
+    max_frame_bytes=MAX_BYTES, max_streams=64, max_streams_per_peer=8, timeout_s=10.0
 )
 BURST: Final = 24
 """A node that joins asks for all its neighbours."""

@@ -58,7 +58,7 @@ HOPELESS_S: Final = 300.0
 RETRY_S: Final = (0.2, 0.3)
 """After a refusal: of who asked, and of who was asked."""
 LOOK_S: Final = 0.1
-MAX_MEETINGS: Final = 4
+MAX_MEETINGS: Final = 8
 """Invitations that are followed at once."""
 MAX_CANDIDATES: Final = 8
 """Connections of one meeting that may show at once whose they are."""

@@ -24,6 +24,10 @@ ATTEMPT_S: Final = 2.5
 MAX_UNCLAIMED: Final = 8
 """Connections that came in on one port, and wait for whoever tries to get them."""
 
+CLAIM_S: Final = 1.0
+"""So long a connection waits for who expects it, who may not have been told to yet. Then whoever
+expects one from the same host gets it: its router may not use the port that was seen."""
+
 _Sender = trio.MemorySendChannel[trio.SocketStream]
 
 
@@ -59,7 +63,7 @@ class Puncher:
             port = self._ports[local] = _Port(local)
             self._nursery.start_soon(port.serve)
         send, receive = trio.open_memory_channel[trio.SocketStream](0)
-        port.waiting[send] = tuple(remote)
+        port.expect(remote, send)
         try:
             async with trio.open_nursery() as nursery, receive:
                 for place in remote:
@@ -105,7 +109,14 @@ class _Port:
             if exc.errno not in (errno.EADDRINUSE, errno.EOPNOTSUPP):
                 sock.close()
                 raise
+        self._news = trio.Event()
         self._sock = trio.socket.from_stdlib_socket(sock)
+
+    def expect(self, remote: Sequence[Place], send: _Sender) -> None:
+        """From now on, ``send`` gets what comes from ``remote``."""
+        self.waiting[send] = tuple(remote)
+        self._news.set()
+        self._news = trio.Event()
 
     async def serve(self) -> None:
         """Accept connections until :meth:`close`."""
@@ -115,25 +126,33 @@ class _Port:
                     accepted, _ = await self._sock.accept()
                 except (OSError, trio.ClosedResourceError):
                     break  # Closed, or it could not listen.
-                send = self._who_waits_for(Place(*accepted.getpeername()[:2]))
-                if send is None or len(nursery.child_tasks) >= MAX_UNCLAIMED:
-                    accepted.close()
+                if len(nursery.child_tasks) < MAX_UNCLAIMED:
+                    nursery.start_soon(self._deliver, trio.SocketStream(accepted))
                 else:
-                    nursery.start_soon(_hand_over, trio.SocketStream(accepted), send)
+                    accepted.close()
             nursery.cancel_scope.cancel()
 
-    def _who_waits_for(self, place: Place) -> _Sender | None:
-        """Return who expects a connection from ``place``, or from another port of its host.
+    async def _deliver(self, stream: trio.SocketStream) -> None:
+        send = None
+        try:
+            place = Place(*stream.socket.getpeername()[:2])
+            with trio.move_on_after(CLAIM_S):
+                while (send := self._who_waits_for(place)) is None:
+                    await self._news.wait()
+            send = send or self._who_waits_for(place, at_any_port=True)
+        except OSError:
+            pass  # It is gone already.
+        finally:
+            if send is None:
+                await trio.aclose_forcefully(stream)
+        if send is not None:
+            await _hand_over(stream, send)
 
-        A router may use another port than the one it was seen with.
-        """
-        near = None
+    def _who_waits_for(self, place: Place, *, at_any_port: bool = False) -> _Sender | None:
         for send, places in self.waiting.items():
-            if place in places:
+            if place in places or (at_any_port and any(place.host == p.host for p in places)):
                 return send
-            if near is None and any(place.host == each.host for each in places):
-                near = send
-        return near
+        return None
 
     def close(self) -> None:
         """Stop listening, at once."""
@@ -155,7 +174,8 @@ async def _dial(local: Place, place: Place, retry_s: float, send: _Sender) -> No
                 await trio.sleep(retry_s)
             else:
                 await _hand_over(trio.SocketStream(sock), send)
-                return
+                # Should it be the wrong one, there will be room for another when it is closed.
+                await trio.sleep(retry_s)
 
 
 async def _hand_over(stream: trio.SocketStream, send: _Sender) -> None:

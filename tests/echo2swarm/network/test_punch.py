@@ -69,6 +69,41 @@ async def test_one_wrong_place_does_no_harm(puncher: Puncher) -> None:
                     assert stream.socket.getpeername() == b
 
 
+async def test_who_comes_before_it_is_expected_is_kept_for_who_expects_it(
+    puncher: Puncher,
+) -> None:
+    async with (
+        line_from_shared_port() as a,
+        line_from_shared_port() as b,
+        line_from_shared_port() as c,
+        puncher.connections(a, [c], retry_s=0.02) as for_c,
+        puncher.connections(b, [a], retry_s=10) as at_b,
+    ):
+        with trio.fail_after(5):
+            stream = await at_b.receive()
+            await trio.sleep(0.1)
+            async with (
+                stream,
+                puncher.connections(a, [b], retry_s=10) as for_b,
+                await for_b.receive() as other,
+            ):
+                assert other.socket.getpeername() == b
+        with pytest.raises(trio.WouldBlock):
+            for_c.receive_nowait()
+
+
+async def test_a_router_may_use_another_port_than_the_one_that_was_seen(puncher: Puncher) -> None:
+    async with (
+        line_from_shared_port() as a,
+        line_from_shared_port() as b,
+        puncher.connections(a, [Place(b.host, 1024)], retry_s=0.02) as at_a,
+        puncher.connections(b, [a], retry_s=0.02),
+    ):
+        with trio.fail_after(5):
+            async with await at_a.receive() as stream:
+                assert stream.socket.getpeername() == b
+
+
 async def test_a_stranger_who_comes_meanwhile_is_not_let_in(puncher: Puncher) -> None:
     async with (
         line_from_shared_port() as a,
