@@ -191,6 +191,7 @@ class ChunkPull:
         if asked is None:
             return self._fault(holder, "sent a chunk unasked", Reason.MALFORMED, now_s)
         state.arrived(asked, now_s)
+        self._silences.pop(holder, None)
         if index in self._missing:
             self._checking[index] = self._checking.get(index, 0) + 1
         return self._ask_one(holder, now_s)
@@ -204,7 +205,6 @@ class ChunkPull:
         if not is_good:
             self._release(index)
             return self._fault(holder, f"chunk {index} is wrong", Reason.BAD_CHUNK_HASH, now_s)
-        self._silences.pop(holder, None)
         self._missing.discard(index)
         self._unasked.discard(index)
         self._order.close(index)

@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.codec import Message
-from protocols.errors import MalformedMessageError
+from protocols.codec import Message, encode
+from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS, Digest
 from protocols.reasons import Reason
 
@@ -85,7 +85,7 @@ class Chunk(Message, frozen=True, tag="chunk"):
     """One chunk."""
 
     index: ChunkIndex
-    data: Annotated[bytes, msgspec.Meta(min_length=1, max_length=MAX_CHUNK_BYTES)]
+    data: Annotated[memoryview, msgspec.Meta(min_length=1, max_length=MAX_CHUNK_BYTES)]
 
 
 class Refused(Message, frozen=True, tag="refused"):
@@ -97,6 +97,17 @@ class Refused(Message, frozen=True, tag="refused"):
 
 Request = Open | WantHashes | WantChunk | Held
 Reply = Holding | Have | Hashes | Chunk | Refused
+
+
+def in_two_parts(index: int, data: bytes) -> tuple[bytes, bytes]:
+    """Return what a :class:`Chunk` is encoded as in two parts, so that ``data`` is not copied."""
+    one_byte = encode(Chunk(index, memoryview(b"\0")), max_bytes=MAX_REPLY_BYTES)
+    head = one_byte.removesuffix(b"\xc4\x01\0")
+    # The header of a binary string, https://github.com/msgpack/msgpack/blob/master/spec.md
+    for marker, size_bytes in ((b"\xc4", 1), (b"\xc5", 2), (b"\xc6", 4)):
+        if len(data) < 256**size_bytes:
+            return head + marker + len(data).to_bytes(size_bytes, "big"), data
+    raise LocalProtocolError(f"a chunk of {len(data)} bytes")
 
 
 def bitmap_of(indices: Iterable[int], *, num_chunks: int) -> bytes:

@@ -11,6 +11,10 @@ from protocols.reasons import Reason
 T = TypeVar("T")
 
 
+Data = bytes | memoryview
+"""What is decoded; fields that are views are views of it."""
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of everything that travels: immutable, and strict about its fields."""
 
@@ -30,12 +34,12 @@ def encode(message: msgspec.Struct, *, max_bytes: int) -> bytes:
 
 
 @overload
-def decode(data: bytes, kind: type[T], *, max_bytes: int) -> T: ...
+def decode(data: Data, kind: type[T], *, max_bytes: int) -> T: ...
 @overload
-def decode(data: bytes, kind: UnionType, *, max_bytes: int) -> Any: ...  # noqa: ANN401
+def decode(data: Data, kind: UnionType, *, max_bytes: int) -> Any: ...  # noqa: ANN401
 
 
-def decode(data: bytes, kind: Any, *, max_bytes: int) -> Any:
+def decode(data: Data, kind: Any, *, max_bytes: int) -> Any:
     """Parse one message; checks size, shape and every stated limit.
 
     Args:

@@ -17,6 +17,7 @@ from typing import Final
 
 from echo2swarm.broadcast.bounds import broadcast_bound_s
 from echo2swarm.broadcast.dealer import Dealer, DealSettings, Offer
+from echo2swarm.broadcast.news import news_s
 from protocols.chunk_holder import PullSettings
 from protocols.chunk_pull import AskChunk, AskHashes, ChunkPull, DropHolder, Effect, Finished
 from protocols.chunks import bitmap_of
@@ -24,8 +25,6 @@ from protocols.ids import PeerId
 from protocols.reasons import Reason
 
 SOURCE: Final = PeerId("source")
-NEWS_S: Final = 0.1
-"""News of chunks waits this long for more of it."""
 LOOK_S: Final = 0.25
 """So often a peer looks for passed deadlines."""
 RETRY_S: Final = 5.0
@@ -425,7 +424,8 @@ class _Simulation:
         if is_good and index not in peer.held:
             peer.held.add(index)
             if not peer.news:
-                self._call_at(self._now_s + NEWS_S, partial(self._tell_news, peer))
+                wait_s = news_s(self._now_s - peer.spec.joins_at_s)
+                self._call_at(self._now_s + wait_s, partial(self._tell_news, peer))
             peer.news.append(index)
         self._perform(peer, effects)
 

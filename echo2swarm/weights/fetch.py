@@ -56,7 +56,11 @@ from protocols.reasons import Reason
 
 OPEN_S: Final = 15.0
 """A holder that has not said within this what it holds is tried again later."""
+MAX_SMALL_BYTES: Final = 512 * 1024
+"""So little hardly delays control messages; a connection of its own would cost more."""
 GOODBYE_S: Final = 1.0
+MAX_CHECKS: Final = 4
+"""Chunks that are checked and written at once, over all holders."""
 LOOK_S: Final = 0.5
 """So often is looked for new holders and passed deadlines."""
 FIRST_RETRY_S: Final = 1.0
@@ -171,6 +175,8 @@ class _Fetch:
         self._source = source
         self._shunned = shunned
         self._whole_fetch = trio.CancelScope()
+        self._nursery: trio.Nursery
+        self._free_checks = trio.Semaphore(MAX_CHECKS)
         self._failure: StoreError | None = None
         self._scopes: dict[PeerId, trio.CancelScope] = {}
         self._outboxes: dict[PeerId, trio.MemorySendChannel[Request]] = {}
@@ -183,6 +189,7 @@ class _Fetch:
         """Return once every chunk is here."""
         with self._whole_fetch:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self._watch_deadlines)
                 while True:
                     others = set(holders()) - self._scopes.keys() - {self._network.peer}
@@ -215,7 +222,10 @@ class _Fetch:
         with scope:
             try:
                 async with self._network.open_stream(
-                    peer, chunks.PROTOCOL_ID, max_frame_bytes=largest_bytes + 1024, bulk=True
+                    peer,
+                    chunks.PROTOCOL_ID,
+                    max_frame_bytes=largest_bytes + 1024,
+                    bulk=ref.size_bytes > MAX_SMALL_BYTES,
                 ) as stream:
                     await self._converse(peer, stream, scope)
             except NetworkError as exc:
@@ -223,9 +233,7 @@ class _Fetch:
             except RemoteProtocolError as exc:
                 self._perform(self._core.violated(peer, str(exc), exc.reason, _now_s()))
             except StoreError as exc:
-                # Not this holder's fault, and no other would help.
-                self._failure = exc
-                self._whole_fetch.cancel()
+                self._fail(exc)
         self._outboxes.pop(peer, None)
         del self._scopes[peer]
         _, last_pause_s = self._retries.get(peer, (0.0, FIRST_RETRY_S / 2))
@@ -297,7 +305,7 @@ class _Fetch:
                     await _send_held(stream, told)
 
     async def _receive(self, stream: Stream) -> Reply:
-        reply: Reply = decode(await stream.receive(), Reply, max_bytes=chunks.MAX_REPLY_BYTES)
+        reply: Reply = decode(await stream.receive_view(), Reply, max_bytes=chunks.MAX_REPLY_BYTES)
         return reply
 
     async def _take(self, peer: PeerId, reply: Reply) -> None:
@@ -315,26 +323,43 @@ class _Fetch:
             case _:
                 assert_never(reply)
 
-    async def _take_chunk(self, peer: PeerId, index: int, data: bytes) -> None:
+    async def _take_chunk(self, peer: PeerId, index: int, data: memoryview) -> None:
         self._traffic.add_received(peer, len(data))
+        # So many wait in memory, however fast they come. Nothing is awaited after this: a chunk
+        # that the core knows to have arrived is checked.
+        await self._free_checks.acquire()
         is_missing = self._core.is_missing(index)
         # Before it is checked: the next request is on its way meanwhile.
         effects = self._core.chunk_arrived(peer, index, _now_s())
         self._perform(effects)
-        if not is_missing or any(isinstance(e, DropHolder) and e.holder == peer for e in effects):
-            return
+        if is_missing and not any(isinstance(e, DropHolder) and e.holder == peer for e in effects):
+            self._nursery.start_soon(self._check_chunk, peer, index, data)
+        else:
+            self._free_checks.release()
+
+    async def _check_chunk(self, peer: PeerId, index: int, data: memoryview) -> None:
+        """Check and store a chunk while the next one comes; also if its holder is gone by now."""
         try:
-            # A holder that is dropped now has brought this chunk all the same.
             with trio.CancelScope(shield=True):
                 await self._store.put_chunk(self._payload, index, data)
         except RemoteProtocolError:
             is_good = False
+        except StoreError as exc:
+            self._fail(exc)
+            return
         else:
             is_good = True
-            self._retries.pop(peer, None)
             self._traffic.add_verified(peer, len(data))
+            self._retries.pop(peer, None)
             self._report_progress()
+        finally:
+            self._free_checks.release()
         self._perform(self._core.chunk_checked(peer, index, is_good=is_good, now_s=_now_s()))
+
+    def _fail(self, exc: StoreError) -> None:
+        """End the download: the disk is no holder's fault, and no other would help."""
+        self._failure = exc
+        self._whole_fetch.cancel()
 
     async def _take_hashes(self, peer: PeerId, sha256s: bytes) -> None:
         try:

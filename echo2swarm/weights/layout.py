@@ -195,7 +195,9 @@ def _descriptor(path: Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def write_chunk(folder: Path, ref: PayloadRef, hashes: bytes, index: int, data: bytes) -> None:
+def write_chunk(
+    folder: Path, ref: PayloadRef, hashes: bytes, index: int, data: bytes | memoryview
+) -> None:
     """Check one chunk, then write it, then note in the journal that it is there.
 
     Raises:

@@ -1,15 +1,13 @@
 """What a holder offers one downloader: all it holds, or (see ``dealing``) what it deals it."""
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
+from echo2swarm.broadcast.news import news_s
 from echo2swarm.weights.payload import Payload
 from protocols.chunks import MAX_HAVE_INDICES
-
-NEWS_S: Final = 0.1
-"""News of chunks waits this long for more of it: a message costs as much for one as for many."""
 
 
 class Offering(Protocol):
@@ -46,6 +44,7 @@ class WholeOffering:
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
         self._num_told = 0
+        self._began_s = trio.current_time()
 
     def take_news(self) -> list[int]:
         """Return the chunks that have come to be held since the last call."""
@@ -59,7 +58,7 @@ class WholeOffering:
             await trio.sleep_forever()
         await self._payload.wait_for_news(self._num_told)
         if not self._payload.is_whole:
-            await trio.sleep(NEWS_S)
+            await trio.sleep(news_s(trio.current_time() - self._began_s))
 
     def may_have(self, index: int) -> bool:
         """Whether a chunk is held."""

@@ -36,7 +36,6 @@ from protocols.chunks import (
     MAX_OUTSTANDING,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
-    Chunk,
     Hashes,
     Have,
     Holding,
@@ -44,6 +43,7 @@ from protocols.chunks import (
     Reply,
     Request,
     bitmap_of,
+    in_two_parts,
     indices_in,
 )
 from protocols.codec import decode, encode
@@ -194,7 +194,7 @@ class ChunkServer:
                     await _send(stream, Refused(Reason.UNKNOWN_PAYLOAD, index))
                     return
                 await self._budget.wait(len(data))
-                await _send(stream, Chunk(index, data))
+                await _send_parts(stream, *in_two_parts(index, data))
                 self._traffic.add_sent(stream.peer, len(data))
             case SendRefusal(reason, index):
                 await _send(stream, Refused(reason, index))
@@ -222,9 +222,12 @@ async def _receive(stream: Stream, *, within_s: float) -> Request:
 
 
 async def _send(stream: Stream, reply: Reply) -> None:
-    frame = encode(reply, max_bytes=MAX_REPLY_BYTES)
+    await _send_parts(stream, encode(reply, max_bytes=MAX_REPLY_BYTES))
+
+
+async def _send_parts(stream: Stream, *parts: bytes) -> None:
     try:
         with trio.fail_after(SEND_S):
-            await stream.send(frame)
+            await stream.send(*parts)
     except trio.TooSlowError:
         raise NetworkError(f"{short(stream.peer)} did not take an answer in {SEND_S:g} s") from None

@@ -156,7 +156,7 @@ class PayloadStore:
         await self._on_disk(partial(layout.write_atomically, path, hashes), "cannot write hashes")
         payload.add_hashes(hashes)
 
-    async def put_chunk(self, payload: Payload, index: int, data: bytes) -> None:
+    async def put_chunk(self, payload: Payload, index: int, data: bytes | memoryview) -> None:
         """Check a chunk, write it, and count it as held.
 
         Raises:

@@ -204,7 +204,7 @@ class Impostor:
                     await stream.receive(), chunks.Request, max_bytes=chunks.MAX_REQUEST_BYTES
                 )
                 assert isinstance(request, chunks.WantChunk)
-                answer = chunks.Chunk(request.index, bytes(size_bytes))
+                answer = chunks.Chunk(request.index, memoryview(bytes(size_bytes)))
                 await stream.send(msgspec.msgpack.encode(answer))
 
         self.network.serve(

@@ -207,7 +207,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         chunks.Holding(bitmap=b"\x03", has_hashes=True),
         chunks.Have(indices=(0, 1)),
         chunks.Hashes(sha256s=b"\x44" * 64),
-        chunks.Chunk(index=1, data=b"weights"),
+        chunks.Chunk(index=1, data=memoryview(b"weights")),
         chunks.Refused(reason=Reason.UNKNOWN_CHUNK, index=1),
     ),
     "probe": (

@@ -70,6 +70,10 @@ def _values(info: inspect.Type) -> st.SearchStrategy[Any]:  # noqa: PLR0911, PLR
             least = info.min_length or 0
             most = max(least, min(info.max_length or 40, 40))
             return st.binary(min_size=least, max_size=most)
+        case inspect.MemoryViewType():
+            least = info.min_length or 0
+            most = max(least, min(info.max_length or 40, 40))
+            return st.binary(min_size=least, max_size=most).map(memoryview)
         case inspect.VarTupleType():
             least = info.min_length or 0
             items = st.lists(_values(info.item_type), min_size=least, max_size=max(least, 3))

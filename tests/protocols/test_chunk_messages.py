@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from protocols import chunks
-from protocols.chunks import Chunk, Hashes, Have, Holding, Reply, Request
+from protocols.chunks import Chunk, Hashes, Have, Held, Holding, Open, Reply, Request
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS
 from tests.protocols.samples import MESSAGES
 
-REQUESTS, REPLIES = MESSAGES["chunks"][:3], MESSAGES["chunks"][3:]
+REQUESTS, REPLIES = MESSAGES["chunks"][:4], MESSAGES["chunks"][4:]
 
 
 @pytest.mark.parametrize("message", REQUESTS, ids=lambda m: type(m).__name__)
@@ -34,7 +34,21 @@ def test_replies_are_told_apart_and_are_no_requests(message: msgspec.Struct) -> 
 @pytest.mark.parametrize(
     "longest",
     [
-        Chunk(MAX_CHUNKS - 1, bytes(MAX_CHUNK_BYTES)),
+        Open(bytes(32), bytes(MAX_CHUNKS // 8)),
+        Held((MAX_CHUNKS - 1,) * chunks.MAX_HAVE_INDICES),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_the_longest_lawful_requests_fit_their_frame(longest: msgspec.Struct) -> None:
+    wire = encode(longest, max_bytes=chunks.MAX_REQUEST_BYTES)
+
+    assert decode(wire, Request, max_bytes=chunks.MAX_REQUEST_BYTES) == longest
+
+
+@pytest.mark.parametrize(
+    "longest",
+    [
+        Chunk(MAX_CHUNKS - 1, memoryview(bytes(MAX_CHUNK_BYTES))),
         Hashes(bytes(32 * MAX_CHUNKS)),
         Holding(bytes(MAX_CHUNKS // 8), has_hashes=True),
         Have((MAX_CHUNKS - 1,) * chunks.MAX_HAVE_INDICES),

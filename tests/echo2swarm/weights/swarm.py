@@ -98,7 +98,7 @@ async def learner(hub: MemoryHub, folder: Path) -> AsyncIterator[Learner]:
         trio.open_nursery() as nursery,
     ):
         traffic = Traffic()
-        ChunkServer(network, library.store, traffic)
+        ChunkServer(network, library.store, traffic, upload_rate_of=lambda _: None)
         it = Learner(network, library, folder, traffic)
         nursery.start_soon(it.announcer.run)
         yield it

@@ -11,7 +11,8 @@ from echo2swarm.weights.library import open_library
 from echo2swarm.weights.publish import asset_files, publish_version, weights_files
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
-from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, assets, random_bytes, snapshot
+from tests.echo2swarm.deltas.made import random_bytes
+from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, assets, snapshot
 
 PUBLIC = LEARNER_KEY.public_key()
 

@@ -21,7 +21,8 @@ from protocols.chunks import indices_in
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.manifest import MIN_CHUNK_BYTES, FileRef, PayloadRef
 from protocols.reasons import Reason
-from tests.echo2swarm.weights.made import Made, made, random_bytes
+from tests.echo2swarm.deltas.made import random_bytes
+from tests.echo2swarm.weights.made import Made, made
 
 
 async def download(
