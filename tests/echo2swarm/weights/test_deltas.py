@@ -375,6 +375,21 @@ async def test_an_anchor_outlives_the_versions_around_it_and_the_disk_stays_boun
         assert joined.traffic.received_bytes < 1.3 * SIZE
 
 
+async def test_the_deltas_of_the_newest_two_versions_are_kept_and_older_ones_deleted(
+    owner: Learner, autojump_clock: MockClock
+) -> None:
+    steps = []
+    for version in range(5):
+        held = await owner.publish(version, data=DATA[version], rules=KEEPING)
+        steps += [delta.payload.root_sha256 for delta in held.manifest.deltas[:1]]
+    assert [owner.library.store.get(root) is not None for root in steps] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
 async def test_a_learner_that_was_restarted_offers_deltas_from_what_is_on_its_disk(
     tmp_path: Path, hub: MemoryHub, autojump_clock: MockClock
 ) -> None:
