@@ -53,7 +53,7 @@ PUNCH_S: Final = 6.0
 """For both to get through, once they were told to."""
 UPGRADE_S: Final = 4.0
 """For a connection that came about to show whose it is."""
-HOPELESS_S: Final = 300.0
+HOPELESS_S: Final = 60.0
 """So long a peer whom we could not meet is not asked for again."""
 RETRY_S: Final = (0.2, 0.3)
 """After a refusal: of who asked, and of who was asked."""
