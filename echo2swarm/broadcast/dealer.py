@@ -62,7 +62,7 @@ class DealSettings:
     max_unasked: int = 3
     max_queue_s: float = 1.0
     min_in_hand: int = 6
-    """Chunks on offer or on their way, however slow the uplink."""
+    """Chunks on offer or asked for, however slow the uplink."""
     max_unasked_when_helping: int = 64
     """What we offer late may be what peers wait for elsewhere: then more is offered."""
     min_stall_s: float = 3.0
@@ -84,7 +84,9 @@ class _Peer:
     """What it does not hold and was not offered."""
     unasked: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
-    """What it asked us for and does not hold yet."""
+    """What it asked us for and was not sent yet."""
+    sent: set[int] = field(default_factory=set)
+    """What it was sent and does not hold yet."""
     held: set[int] = field(default_factory=set)
     heard_s: float = 0.0
     is_silent: bool = False
@@ -94,8 +96,13 @@ class _Peer:
 
     @property
     def num_in_hand(self) -> int:
-        """Offers that it does not hold yet."""
+        """Offers that it was not sent yet."""
         return len(self.unasked) + len(self.asked)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether it is to ask, or to say that it holds something."""
+        return bool(self.unasked or self.asked or self.sent)
 
     def heard(self, now_s: float) -> None:
         self.heard_s = now_s
@@ -149,6 +156,8 @@ class Dealer:
         self._peers: dict[PeerId, _Peer] = {}
         self._num_holders = [0] * num_chunks
         self._to_deal = deque(range(num_chunks))
+        self._is_all_dealt = False
+        """Whether nobody who is awake can be dealt anything."""
         self._deals: dict[int, _Deal] = {}
         """What was dealt and has not spread, in the order of dealing."""
         self._held_at_s: dict[int, float] = {}
@@ -218,13 +227,23 @@ class Dealer:
         state.asked.add(index)
         return self._offers(now_s)
 
+    def sent(self, peer: PeerId, index: int, now_s: float) -> list[Offer]:
+        """Note that a chunk has been sent, or will not be: it keeps no other back any more."""
+        state = self._peers.get(peer)
+        if state is None or index not in state.asked:
+            return []
+        state.asked.remove(index)
+        state.sent.add(index)
+        self._own_rate.add(1, now_s)
+        return self._offers(now_s)
+
     def held(self, peer: PeerId, indices: Iterable[int], now_s: float) -> list[Offer]:
         """Note that a peer says it has come to hold chunks, whoever they came from."""
         state = self._peers.get(peer)
         if state is None:
             return []
         state.heard(now_s)
-        num_relayed = num_own = 0
+        num_relayed = 0
         for index in indices:
             if index in state.held:
                 continue
@@ -232,12 +251,9 @@ class Dealer:
             self._num_lacking -= 1
             if index in state.lacks:
                 state.lacks.remove(index)
-            if index in state.asked:
-                state.asked.remove(index)
-                num_own += 1
-            else:
-                num_relayed += 1
-            state.unasked.discard(index)
+            num_relayed += index not in state.sent
+            for waiting in (state.unasked, state.asked, state.sent):
+                waiting.discard(index)
             self._num_holders[index] += 1
             if (deal := self._deals.get(index)) is not None and deal.peer == peer:
                 deal.held_at_s = now_s
@@ -245,8 +261,6 @@ class Dealer:
             self._look_if_spread(index, now_s)
         if num_relayed:
             self._relay_rate.add(num_relayed, now_s)
-        if num_own:
-            self._own_rate.add(num_own, now_s)
         return self._offers(now_s)
 
     def next_deadline_s(self, now_s: float) -> float:
@@ -258,7 +272,7 @@ class Dealer:
         stall_s = max(self._settings.min_stall_s, 4 * self._usual_spread_s)
         for state in self._peers.values():
             silent_s = now_s - state.heard_s
-            state.is_silent = state.num_in_hand > 0 and silent_s >= self._settings.max_wait_s
+            state.is_silent = state.is_waited_for and silent_s >= self._settings.max_wait_s
         for deal in list(self._deals.values()):
             since_s, limit_s = deal.at_s, max(self._settings.max_wait_s, stall_s)
             if deal.held_at_s is not None:
@@ -267,9 +281,9 @@ class Dealer:
                 self._end_deal(deal, _STALL_FACTOR)
                 if len(self._peers) > 1:
                     self._to_deal.append(deal.index)
-        if not self._to_deal and self._peers_need_help(now_s):
+        if self._is_all_dealt and self._peers_need_help(now_s):
             for state in self._peers.values():
-                if not state.asked:
+                if not (state.asked or state.sent):
                     state.max_unasked = min(
                         2 * state.max_unasked, self._settings.max_unasked_when_helping
                     )
@@ -280,7 +294,7 @@ class Dealer:
         room = self._room(now_s)
         if room > 0:
             room -= self._deal(offers, room, now_s)
-        if room > 0 and not self._to_deal and self._peers_need_help(now_s):
+        if room > 0 and self._is_all_dealt and self._peers_need_help(now_s):
             self._help(offers, room, now_s)
         return [Offer(peer, tuple(indices)) for peer, indices in offers.items()]
 
@@ -316,6 +330,7 @@ class Dealer:
             self._deals[index] = _Deal(index, peer, now_s)
             self._settled_s = now_s
         self._to_deal.extendleft(reversed(kept))
+        self._is_all_dealt = not kept and num_dealt < room
         return num_dealt
 
     def _is_free(self, peer: PeerId) -> bool:
@@ -350,7 +365,7 @@ class Dealer:
     ) -> None:
         state = self._peers[peer]
         state.lacks.remove(index)
-        if not state.num_in_hand:
+        if not state.is_waited_for:
             state.heard_s = now_s
         state.unasked.add(index)
         offers.setdefault(peer, []).append(index)

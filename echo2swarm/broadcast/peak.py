@@ -11,6 +11,7 @@ counts, slowly losing weight against newer ones. Therefore
 """
 
 from dataclasses import dataclass, field
+from math import exp2
 from typing import Final
 
 SLOT_S: Final = 0.5
@@ -46,7 +47,7 @@ class _Episode:
     def worn(self, best: float) -> float:
         """Return what an earlier best counts beside this episode."""
         busy_s: float = len(self.num_bytes) * SLOT_S
-        return best * 2.0 ** (-busy_s / HALF_LIFE_S)
+        return best * exp2(-busy_s / HALF_LIFE_S)
 
 
 class PeakRate:

@@ -374,6 +374,8 @@ class _Simulation:
         )
 
     def _at_downlink(self, holder: _Peer, downloader: _Peer, index: int) -> None:
+        if holder is self._source and holder.is_alive:
+            self._tell(self._dealer.sent(downloader.name, index, self._now_s))
         took_s = self._scenario.chunk_bytes / downloader.spec.down_bytes_per_s
         # It came in while it was being sent, unless others' chunks were in the way.
         here_s = max(self._now_s, downloader.down_free_s + took_s)

@@ -96,6 +96,10 @@ class Seat:
         """Note that it asks for a chunk."""
         self._pass_on(self._dealer.asked(self._peer, index, trio.current_time()))
 
+    def sent(self, index: int) -> None:
+        """Note that it was sent a chunk, or won't be."""
+        self._pass_on(self._dealer.sent(self._peer, index, trio.current_time()))
+
     def held(self, indices: Sequence[int]) -> None:
         """Note what it says it has come to hold."""
         self._pass_on(self._dealer.held(self._peer, indices, trio.current_time()))

@@ -58,6 +58,8 @@ OPEN_S: Final = 15.0
 """A holder that has not said within this what it holds is tried again later."""
 MAX_SMALL_BYTES: Final = 512 * 1024
 """So little hardly delays control messages; a connection of its own would cost more."""
+MAX_SMALL_HOLDERS: Final = 3
+"""So many are asked for something small."""
 GOODBYE_S: Final = 1.0
 MAX_CHECKS: Final = 4
 """Chunks that are checked and written at once, over all holders."""
@@ -184,6 +186,7 @@ class _Fetch:
         """When to try a holder again, and after how long a pause that is."""
         self._started_s = trio.current_time()
         self._held_at_start_bytes = payload.held_bytes
+        self._is_small = payload.ref.size_bytes <= MAX_SMALL_BYTES
 
     async def run(self, holders: HoldersSource) -> None:
         """Return once every chunk is here."""
@@ -192,14 +195,21 @@ class _Fetch:
                 self._nursery = nursery
                 nursery.start_soon(self._watch_deadlines)
                 while True:
-                    others = set(holders()) - self._scopes.keys() - {self._network.peer}
-                    for peer in sorted(others):
-                        if self._may_open(peer):
-                            self._scopes[peer] = trio.CancelScope()
-                            nursery.start_soon(self._pull_from, peer, self._scopes[peer])
+                    for peer in self._worth_opening(holders()):
+                        self._scopes[peer] = trio.CancelScope()
+                        nursery.start_soon(self._pull_from, peer, self._scopes[peer])
                     await trio.sleep(LOOK_S)
         if self._failure is not None:
             raise self._failure
+
+    def _worth_opening(self, holders: Iterable[PeerId]) -> list[PeerId]:
+        """Return whom to open a stream to now: for a small payload only a few, the source first."""
+        others = set(holders) - self._scopes.keys() - {self._network.peer}
+        worth = [peer for peer in sorted(others) if self._may_open(peer)]
+        if self._is_small:
+            worth.sort(key=lambda peer: peer != self._source)
+            del worth[max(0, MAX_SMALL_HOLDERS - len(self._scopes)) :]
+        return worth
 
     def _may_open(self, peer: PeerId) -> bool:
         retry_at_s, _ = self._retries.get(peer, (-inf, 0.0))
@@ -225,7 +235,7 @@ class _Fetch:
                     peer,
                     chunks.PROTOCOL_ID,
                     max_frame_bytes=largest_bytes + 1024,
-                    bulk=ref.size_bytes > MAX_SMALL_BYTES,
+                    bulk=not self._is_small,
                 ) as stream:
                     await self._converse(peer, stream, scope)
             except NetworkError as exc:

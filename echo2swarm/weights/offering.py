@@ -29,6 +29,10 @@ class Offering(Protocol):
         """Note that it asks for a chunk."""
         ...
 
+    def sent(self, index: int) -> None:
+        """Note that it was sent a chunk, or won't be."""
+        ...
+
     def held(self, indices: Sequence[int]) -> None:
         """Note what it says it has come to hold."""
         ...
@@ -66,6 +70,9 @@ class WholeOffering:
 
     def asked(self, index: int) -> None:
         """Note nothing: whoever asks gets."""
+
+    def sent(self, index: int) -> None:
+        """Note nothing: nobody else waited for it."""
 
     def held(self, indices: Sequence[int]) -> None:
         """Note nothing: it changes no offer."""

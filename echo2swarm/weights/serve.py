@@ -150,7 +150,9 @@ class ChunkServer:
         async with trio.open_nursery() as nursery:
             # As long as what a downloader may have open: the reader never waits for the answerer.
             to_do, next_to_do = trio.open_memory_channel[Effect](MAX_OUTSTANDING)
-            nursery.start_soon(self._answer_requests, stream, payload, session, next_to_do)
+            nursery.start_soon(
+                self._answer_requests, stream, payload, session, offering, next_to_do
+            )
             nursery.start_soon(_tell_news, stream, offering)
             nursery.start_soon(offering.watch)
             try:
@@ -173,10 +175,13 @@ class ChunkServer:
         stream: Stream,
         payload: Payload,
         session: ServeSession,
+        offering: Offering,
         to_do: "trio.MemoryReceiveChannel[Effect]",
     ) -> None:
         async for effect in to_do:
             await self._answer(stream, payload, effect)
+            if isinstance(effect, SendChunk):
+                offering.sent(effect.index)
             session.answered()
 
     async def _answer(self, stream: Stream, payload: Payload, effect: Effect) -> None:

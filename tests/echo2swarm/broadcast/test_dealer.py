@@ -26,7 +26,11 @@ def offered(offers: Sequence[Offer], peer: PeerId | None = None) -> list[int]:
 
 def fetch(dealer: Dealer, peer: PeerId, index: int, now_s: float) -> list[Offer]:
     """Let a peer ask for a chunk and get it."""
-    return [*dealer.asked(peer, index, now_s), *dealer.held(peer, [index], now_s)]
+    return [
+        *dealer.asked(peer, index, now_s),
+        *dealer.sent(peer, index, now_s),
+        *dealer.held(peer, [index], now_s),
+    ]
 
 
 def test_no_chunk_is_offered_to_two_peers_before_all_are_dealt() -> None:
