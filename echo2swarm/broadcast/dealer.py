@@ -60,12 +60,12 @@ class DealSettings:
     """The numbers in the rules above."""
 
     max_unasked: int = 3
-    max_queue_s: float = 1.0
+    max_queue_s: float = 2.0
     min_in_hand: int = 6
     """Chunks on offer or asked for, however slow the uplink."""
     max_unasked_when_helping: int = 64
     """What we offer late may be what peers wait for elsewhere: then more is offered."""
-    min_stall_s: float = 3.0
+    min_stall_s: float = 5.0
     """A chunk that its peer has, and did not pass on in this, and in four times what is usual,
     is dealt again."""
     max_wait_s: float = 10.0

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Final
 
 import structlog
 import trio
 
+from echo2swarm.errors import StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.weights.arrival import (
     Bridged,
@@ -109,7 +111,6 @@ class Obtainer:
         sealed: bytes,
         *,
         publish_s: float | None,
-        is_newest: Callable[[], bool],
     ) -> None:
         """Come to hold a version, or nearer to it: look again what is wanted, and call again.
 
@@ -117,7 +118,6 @@ class Obtainer:
             manifest: the version's.
             sealed: the same as it was signed.
             publish_s: seconds between versions, as far as is known.
-            is_newest: asked after each wait whether this is still the newest version.
 
         Raises:
             RemoteProtocolError: its weights are not those that were signed.
@@ -127,16 +127,42 @@ class Obtainer:
         await self._library.prune(keep=_roots_of(manifest))
         started_s = trio.current_time()
         try:
-            assets = await self._fetch(manifest.assets)
-            with self._store.pin(assets.root):
-                if not is_newest():
-                    return
-                way = choose_way(manifest, self._facts(manifest, publish_s))
-                weights = await self._arrive(manifest, way)
+            way = choose_way(manifest, self._facts(manifest, publish_s))
+            with ExitStack() as pins:
+                weights = await self._arrive_with_assets(manifest, way, pins)
                 if weights is not None:
                     await self._hold(weights, manifest, sealed, started_s, way)
         finally:
             self._progress = self._fetching = None
+
+    async def _arrive_with_assets(
+        self, manifest: PolicyManifest, way: Way, pins: ExitStack
+    ) -> Payload | None:
+        """Go a way, and fetch the assets beside it, where they are not here yet.
+
+        The assets are pinned as long as ``pins`` is open.
+        """
+        failures: list[StoreError | RemoteProtocolError] = []
+        weights: Payload | None = None
+
+        async def fetch_assets() -> None:
+            try:
+                assets = await self._fetch(manifest.assets)
+                pins.enter_context(self._store.pin(assets.root))
+            except (StoreError, RemoteProtocolError) as exc:
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch_assets)
+            try:
+                weights = await self._arrive(manifest, way)
+            except (StoreError, RemoteProtocolError) as exc:
+                failures.append(exc)
+                nursery.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return weights
 
     async def _arrive(self, manifest: PolicyManifest, way: Way) -> Payload | None:
         """Go a way; return the weights, verified, or None if that was not all of it."""

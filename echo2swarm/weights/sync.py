@@ -276,7 +276,6 @@ class PolicySync:
                     manifest,
                     sealed,
                     publish_s=self._publish_s,
-                    is_newest=lambda: self._gate.newest is manifest,
                 )
                 self._num_abandoned_in_a_row = 0
             if scope.cancelled_caught:
