@@ -173,7 +173,7 @@ async def _serve_once(
             library.store,
             traffic,
             budget=UploadBudget(max_upload),
-            upload_rate_of=links.upload_bytes_per_s,
+            upload_rate_of=links.dealing_bytes_per_s,
         )
         learner = Learner(
             Parts(

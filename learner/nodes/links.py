@@ -76,6 +76,12 @@ class Links:
         """Return what ``peer`` can send, as measured; None if that is not known."""
         return self._rates.upload_bytes_per_s(peer)
 
+    def dealing_bytes_per_s(self, peer: PeerId) -> float | None:
+        """Return what counts when chunks are dealt: as good as nothing for one that is shut out."""
+        if self._tracker.bans.banned_until_s(peer) is not None:
+            return 1.0
+        return self.upload_bytes_per_s(peer)
+
     def download_bytes_per_s(self, peer: PeerId) -> float | None:
         """Return what ``peer`` can receive, as measured; None if that is not known."""
         return self._rates.download_bytes_per_s(peer)

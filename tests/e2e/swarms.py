@@ -50,13 +50,14 @@ def tiny_config(
     prompts_per_step: int = 8,
     lease_timeout_s: float = 20.0,
     trainer: TrainerTable | None = None,
+    upload_mbit: float | None = None,
 ) -> LearnerConfig:
     """Return a run of the tiny model that takes a fraction of a second per step."""
     return LearnerConfig(
         run=RunTable(name="e2e", num_steps=num_steps, seed=seed),
         model=ModelTable(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LOOPBACK,), heartbeat_s=0.5),
+        swarm=SwarmTable(listen=(LOOPBACK,), heartbeat_s=0.5, upload_mbit=upload_mbit),
         rollouts=RolloutTable(
             prompts_per_step=prompts_per_step,
             group_size=8,

@@ -274,7 +274,8 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
 
 async def test_spoiled_chunks_and_forged_manifests_are_refused_and_told_of(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
-        line = await swarm.start_learner(tiny_config(num_steps=400))
+        # So slow that the node asks others too before it has everything from the learner.
+        line = await swarm.start_learner(tiny_config(num_steps=400, upload_mbit=0.5))
         async with open_impostor(read_ticket(line)) as impostor, trio.open_nursery() as nursery:
             genuine = await impostor.manifest()
             impostor.serve_spoiled_chunks(genuine.weights.size_bytes)

@@ -185,6 +185,7 @@ def test_three_reports_of_wrong_bytes_shut_a_node_out_for_an_hour_and_tell_it() 
     assert world.links.neighbours_of(A) == ()
     assert all(A not in world.links.neighbours_of(peer) for peer in PEERS)
     assert "shut out" in world.links.warning_of(A, 5.0)
+    assert world.links.dealing_bytes_per_s(A) == 1.0
     assert len(world.links.warning_of(A, 5.0)) <= 200
     world.hear(A, 6.0)
     assert world.links.neighbours_of(A) == ()
