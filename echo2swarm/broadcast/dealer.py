@@ -33,6 +33,8 @@ from protocols.ids import PeerId
 _RATE_WINDOW_S: Final = 2.0
 _MIN_SEEN_S: Final = 0.1
 _SMOOTHING: Final = 0.1
+_FIRST_SPREAD_S: Final = 1.0
+"""What is usual, before anything has spread."""
 _MAX_WEIGHT: Final = 4.0
 """In multiples of the median: measurements err, and liars try."""
 _MAX_BURDEN: Final = 4.0
@@ -65,7 +67,7 @@ class DealSettings:
     """Chunks on offer or asked for, however slow the uplink."""
     max_unasked_when_helping: int = 64
     """What we offer late may be what peers wait for elsewhere: then more is offered."""
-    min_stall_s: float = 5.0
+    min_stall_s: float = 2.0
     """A chunk that its peer has, and did not pass on in this, and in four times what is usual,
     is dealt again."""
     max_wait_s: float = 10.0
@@ -167,8 +169,8 @@ class Dealer:
         """Chunks that peers do not hold, over all peers."""
         self._began_s = inf
         self._settled_s = -inf
-        """When the last chunk was dealt, or the last peer joined."""
-        self._usual_spread_s = 0.0
+        """When the last chunk was dealt or sent for the first time, or the last peer joined."""
+        self._usual_spread_s = _FIRST_SPREAD_S
         self._relay_rate = _Rate()
         self._own_rate = _Rate()
 
@@ -234,6 +236,8 @@ class Dealer:
             return []
         state.asked.remove(index)
         state.sent.add(index)
+        if (deal := self._deals.get(index)) is not None and deal.peer == peer:
+            self._settled_s = now_s
         self._own_rate.add(1, now_s)
         return self._offers(now_s)
 

@@ -14,7 +14,7 @@ from protocols.ids import PeerId
 
 SLOW_BYTES_PER_S: Final = 100_000.0
 """On a link as slow as this, passing on a chunk is not taken for hoarding."""
-MIN_STALL_S: Final = 5.0
+MIN_STALL_S: Final = 2.0
 LONGEST_SLEEP_S: Final = 3600.0
 
 UploadRateOf = Callable[[PeerId], float | None]

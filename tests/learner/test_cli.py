@@ -32,7 +32,7 @@ def test_help_names_every_command() -> None:
 def test_the_learner_s_process_loads_no_model_library() -> None:
     script = (
         "import sys, learner.app, learner.serve_command, echo2swarm.network.libp2p; "
-        "print([m for m in ('torch', 'transformers', 'numpy', 'reasoning_gym', 'math_verify') "
+        "print([m for m in ('torch', 'transformers', 'reasoning_gym', 'math_verify') "
         "if m in sys.modules])"
     )
     result = subprocess.run(

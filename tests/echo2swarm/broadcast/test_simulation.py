@@ -121,7 +121,8 @@ def test_a_slow_downlink_delays_its_owner_and_nobody_else() -> None:
 def test_peers_that_nobody_can_dial_get_everything_and_pass_it_on() -> None:
     hidden = replace(EQUAL, can_be_dialled=False)
     result = simulate(scenario([EQUAL] * 4 + [hidden] * 4))
-    assert max(result.finished_at_s) <= 1.35 * result.bound_s
+    # The bound knows nothing of pairs that can't meet.
+    assert max(result.finished_at_s) <= 1.5 * result.bound_s
     assert result.source_copies <= 1.3
 
 
