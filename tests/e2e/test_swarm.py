@@ -278,7 +278,7 @@ async def test_spoiled_chunks_and_forged_manifests_are_refused_and_told_of(tmp_p
         line = await swarm.start_learner(tiny_config(num_steps=400, upload_mbit=0.5))
         async with open_impostor(read_ticket(line)) as impostor, trio.open_nursery() as nursery:
             genuine = await impostor.manifest()
-            impostor.serve_spoiled_chunks(genuine.weights.size_bytes)
+            impostor.serve_spoiled_chunks(genuine.weights.chunk_bytes)
 
             async def pretend() -> None:
                 while True:
