@@ -18,7 +18,7 @@ _MAX_PAUSE: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """The numbers in the rules above."""
+    """The numbers in the rules of :mod:`protocols.chunk_pull`."""
 
     min_outstanding: int = 1
     max_outstanding: int = MAX_OUTSTANDING

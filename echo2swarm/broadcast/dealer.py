@@ -80,7 +80,8 @@ class DealSettings:
 
 @dataclass(slots=True)
 class _Peer:
-    weight: float
+    weight: float | None
+    """None counts as the median of those that are known."""
     max_unasked: int
     lacks: Bag = field(default_factory=Bag)
     """What it does not hold and was not offered."""
@@ -175,9 +176,9 @@ class Dealer:
         self._own_rate = _Rate()
 
     def joined(
-        self, peer: PeerId, held: Iterable[int], *, weight: float, now_s: float
+        self, peer: PeerId, held: Iterable[int], *, weight: float | None, now_s: float
     ) -> list[Offer]:
-        """Note a peer, what it holds, and its measured upload in any unit."""
+        """Note a peer, what it holds, and its measured upload in any unit; None if unknown."""
         if peer in self._peers:
             raise LocalProtocolError(f"{peer} has joined already")
         state = self._peers[peer] = _Peer(weight, self._settings.max_unasked)
@@ -189,7 +190,7 @@ class Dealer:
             if index not in state.held:
                 state.lacks.add(index)
         self._num_lacking += self._num_chunks - len(state.held)
-        self._median_weight = median(state.weight for state in self._peers.values())
+        self._weigh()
         self._settled_s = now_s
         return self._offers(now_s)
 
@@ -201,6 +202,7 @@ class Dealer:
         state = self._peers.pop(peer, None)
         if state is None:
             return []
+        self._weigh()
         self._num_lacking -= self._num_chunks - len(state.held)
         if len(state.held) < self._num_chunks:
             for index in state.held:
@@ -337,12 +339,17 @@ class Dealer:
         self._is_all_dealt = not kept and num_dealt < room
         return num_dealt
 
+    def _weigh(self) -> None:
+        known = [s.weight for s in self._peers.values() if s.weight is not None]
+        self._median_weight = median(known) if known else 1.0
+
     def _is_free(self, peer: PeerId) -> bool:
         return len(self._peers[peer].unasked) < self._settings.max_unasked
 
     def _burden(self, peer: PeerId) -> float:
         state = self._peers[peer]
-        weight = min(state.weight, _MAX_WEIGHT * self._median_weight)
+        weight = self._median_weight if state.weight is None else state.weight
+        weight = min(weight, _MAX_WEIGHT * self._median_weight)
         return (state.num_unspread + 1) / (weight * state.trust)
 
     def _peers_need_help(self, now_s: float) -> bool:

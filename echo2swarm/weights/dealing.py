@@ -33,6 +33,8 @@ class Table:
             settings=DealSettings(min_stall_s=stall_s, max_wait_s=max(10.0, stall_s)),
         )
         self._seats: dict[PeerId, Seat] = {}
+        self._look_at_s = -inf
+        """When time next brings something; shared, so that many seats look no more often."""
 
     @property
     def is_empty(self) -> bool:
@@ -42,25 +44,31 @@ class Table:
     @contextmanager
     def seat(self, peer: PeerId, held: Sequence[int]) -> Iterator["Seat"]:
         """Take part as long as the context lasts; a peer's newer stream replaces its older."""
-        seat = Seat(peer, self._dealer, self._pass_on)
+        seat = Seat(peer, self._dealer, self)
         if peer in self._seats:
-            self._pass_on(self._dealer.left(peer, trio.current_time()))
+            self.pass_on(self._dealer.left(peer, trio.current_time()))
         self._seats[peer] = seat
-        weight = self._upload_rate_of(peer) or self._usual_rate()
-        self._pass_on(self._dealer.joined(peer, held, weight=weight, now_s=trio.current_time()))
+        weight = self._upload_rate_of(peer)
+        self.pass_on(self._dealer.joined(peer, held, weight=weight, now_s=trio.current_time()))
+        self._look_at_s = trio.current_time()
         try:
             yield seat
         finally:
             if self._seats.get(peer) is seat:
                 del self._seats[peer]
-                self._pass_on(self._dealer.left(peer, trio.current_time()))
+                self.pass_on(self._dealer.left(peer, trio.current_time()))
 
-    def _usual_rate(self) -> float:
-        """Return what to expect of a peer whose upload is not known: the median of the others."""
-        known = sorted(filter(None, map(self._upload_rate_of, self._seats)))
-        return known[len(known) // 2] if known else 1.0
+    async def watch(self) -> None:
+        """Let time pass for the deal, until cancelled; every seat does it, for all of them."""
+        while True:
+            now_s = trio.current_time()
+            if self._look_at_s <= now_s:
+                self.pass_on(self._dealer.deadline_passed(now_s))
+                self._look_at_s = min(self._dealer.next_deadline_s(now_s), now_s + LONGEST_SLEEP_S)
+            await trio.sleep_until(self._look_at_s)
 
-    def _pass_on(self, offers: Sequence[Offer]) -> None:
+    def pass_on(self, offers: Sequence[Offer]) -> None:
+        """Tell the seats what they are offered."""
         for offer in offers:
             if (seat := self._seats.get(offer.peer)) is not None:
                 seat.add_news(offer.indices)
@@ -69,12 +77,10 @@ class Table:
 class Seat:
     """One downloader's part in a deal; an :class:`~echo2swarm.weights.offering.Offering`."""
 
-    def __init__(
-        self, peer: PeerId, dealer: Dealer, pass_on: Callable[[Sequence[Offer]], None]
-    ) -> None:
+    def __init__(self, peer: PeerId, dealer: Dealer, table: Table) -> None:
         self._peer = peer
         self._dealer = dealer
-        self._pass_on = pass_on
+        self._table = table
         self._news: list[int] = []
         self._has_news = trio.Event()
 
@@ -94,23 +100,19 @@ class Seat:
 
     def asked(self, index: int) -> None:
         """Note that it asks for a chunk."""
-        self._pass_on(self._dealer.asked(self._peer, index, trio.current_time()))
+        self._table.pass_on(self._dealer.asked(self._peer, index, trio.current_time()))
 
     def sent(self, index: int) -> None:
         """Note that it was sent a chunk, or won't be."""
-        self._pass_on(self._dealer.sent(self._peer, index, trio.current_time()))
+        self._table.pass_on(self._dealer.sent(self._peer, index, trio.current_time()))
 
     def held(self, indices: Sequence[int]) -> None:
         """Note what it says it has come to hold."""
-        self._pass_on(self._dealer.held(self._peer, indices, trio.current_time()))
+        self._table.pass_on(self._dealer.held(self._peer, indices, trio.current_time()))
 
     async def watch(self) -> None:
-        """Let time pass for the deal, until cancelled; each seat may do it for all."""
-        while True:
-            now_s = trio.current_time()
-            deadline_s = self._dealer.next_deadline_s(now_s)
-            await trio.sleep(LONGEST_SLEEP_S if deadline_s == inf else deadline_s - now_s)
-            self._pass_on(self._dealer.deadline_passed(trio.current_time()))
+        """Let time pass for the deal, until cancelled."""
+        await self._table.watch()
 
     def add_news(self, indices: Sequence[int]) -> None:
         """Note an offer to be told."""

@@ -99,6 +99,18 @@ def test_who_uploads_faster_is_dealt_more_from_the_start() -> None:
     assert dealer._burden(B) < dealer._burden(A)
 
 
+def test_a_peer_whose_upload_is_unknown_counts_as_the_median_whoever_came_first() -> None:
+    dealer = new_dealer(100)
+    dealer.joined(A, [], weight=None, now_s=0)
+    dealer.joined(B, [], weight=3e6, now_s=0)
+    dealer._peers[A].num_unspread = dealer._peers[B].num_unspread = 1
+    assert dealer._burden(A) == dealer._burden(B)
+    dealer.joined(C, [], weight=9e6, now_s=0)
+    assert dealer._burden(A) < dealer._burden(B)
+    dealer.left(C, 0)
+    assert dealer._burden(A) == dealer._burden(B)
+
+
 def test_what_a_peer_that_leaves_was_dealt_is_dealt_to_another_at_once() -> None:
     dealer = new_dealer(4)
     mine = offered(dealer.joined(A, [], weight=1, now_s=0))
