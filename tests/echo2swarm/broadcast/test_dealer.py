@@ -121,13 +121,14 @@ def test_what_a_peer_that_leaves_was_dealt_is_dealt_to_another_at_once() -> None
     assert set(mine) & set(again)
 
 
-def test_a_peer_that_has_everything_counts_as_a_holder_after_it_has_left() -> None:
-    dealer = new_dealer(2)
-    dealer.joined(A, [0, 1], weight=1, now_s=0)
-    dealer.joined(B, [0, 1], weight=1, now_s=0)
+def test_peers_that_have_everything_count_as_holders_after_they_have_left() -> None:
+    dealer = new_dealer(8)
+    first = offered(dealer.joined(C, [], weight=1, now_s=0))
+    for peer in (A, B):
+        dealer.joined(peer, range(8), weight=1, now_s=0)
     dealer.left(A, 0)
     dealer.left(B, 0)
-    assert offered(dealer.joined(C, [], weight=1, now_s=0)) == []
+    assert [offered(dealer.asked(C, index, 0)) for index in first] == [[], [], []]
 
 
 def test_a_chunk_that_does_not_spread_is_dealt_to_another() -> None:
@@ -193,9 +194,23 @@ def test_what_was_not_offered_may_not_be_asked_for() -> None:
 
 def test_what_is_held_by_two_peers_already_is_not_dealt() -> None:
     dealer = new_dealer(10)
-    dealer.joined(A, range(8), weight=1, now_s=0)
-    dealer.joined(B, range(8), weight=1, now_s=0)
-    assert set(offered(dealer.joined(C, [], weight=1, now_s=0))) <= {8, 9}
+    first = offered(dealer.joined(C, [], weight=1, now_s=0))
+    for peer in (A, B):
+        dealer.joined(peer, range(8), weight=1, now_s=0)
+    more = [i for index in first for i in offered(fetch(dealer, C, index, 0), C)]
+    assert set(more) <= {8, 9}
+
+
+def test_the_next_chunk_goes_to_who_has_fewest_to_pass_on() -> None:
+    dealer = new_dealer(30)
+    mine = offered(dealer.joined(A, [], weight=1, now_s=0))
+    others = offered(dealer.joined(B, [], weight=1, now_s=0))
+    dealer.joined(C, mine, weight=1, now_s=0)
+    dealer.held(A, mine[1:], 0)  # so what A was dealt has spread, and B has three to pass on
+    dealer.asked(A, mine[0], 0)
+    dealer.asked(B, others[0], 0)
+    next_chunk = dealer._to_deal[0]
+    assert next_chunk not in offered(dealer.sent(A, mine[0], 0), B)
 
 
 def test_joining_twice_is_our_own_mistake() -> None:

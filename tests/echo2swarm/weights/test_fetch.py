@@ -16,6 +16,7 @@ from echo2swarm.network.memory import MemoryHub
 from echo2swarm.weights.fetch import FetchProgress, fetch_payload
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.serve import ChunkServer
+from echo2swarm.weights.shunned import SHUN_S, Shunned
 from echo2swarm.weights.store import PayloadStore, open_store
 from echo2swarm.weights.traffic import Traffic
 from protocols import chunks
@@ -53,7 +54,8 @@ class Peer:
         self.traffic = Traffic()
         self.faults: list[tuple[PeerId, Reason]] = []
         self.progress: list[FetchProgress] = []
-        ChunkServer(network, store, self.traffic)
+        self.shunned = Shunned()
+        ChunkServer(network, store, self.traffic, shunned=self.shunned)
 
     async def put(self, payload: Made, *, num_chunks: int | None = None) -> Payload:
         stored = await self.store.begin(payload.ref)
@@ -75,6 +77,7 @@ class Peer:
             traffic=self.traffic,
             on_progress=self.progress.append,
             on_fault=lambda peer, reason: self.faults.append((peer, reason)),
+            shunned=self.shunned,
         )
 
 
@@ -248,6 +251,31 @@ async def test_a_bad_holder_beside_a_good_one_prevents_nothing(
         if fault is Reason.BAD_CHUNK_HASH:
             assert me.traffic.received_from[bad.peer]
             assert me.traffic.verified_from == {good.network.peer: len(payload.data)}
+
+
+async def test_who_sends_wrong_bytes_is_served_nothing_for_a_while(
+    tmp_path: Path, hub: MemoryHub, payload: Made, autojump_clock: MockClock
+) -> None:
+    async with (
+        peer(hub, tmp_path, 1) as good,
+        hostile(hub, 2, serve_garbage, payload) as bad,
+        peer(hub, tmp_path, 3, to=(good.network, bad)) as me,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(come_later, good, payload)
+        with trio.fail_after(60):
+            await me.fetch(payload)
+
+        async def first_answer() -> Reply:
+            async with bad.open_stream(
+                me.network.peer, chunks.PROTOCOL_ID, max_frame_bytes=chunks.MAX_REPLY_BYTES
+            ) as stream:
+                await ask(stream, Open(payload.ref.root_sha256))
+                return await answer(stream)
+
+        assert await first_answer() == Refused(Reason.BAD_CHUNK_HASH)
+        await trio.sleep(SHUN_S)
+        assert isinstance(await first_answer(), Holding)
 
 
 @pytest.mark.parametrize("serve", [serve_wrong_hashes, talk_nonsense, serve_nothing])
