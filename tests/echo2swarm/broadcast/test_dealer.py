@@ -206,11 +206,10 @@ def test_the_next_chunk_goes_to_who_has_fewest_to_pass_on() -> None:
     mine = offered(dealer.joined(A, [], weight=1, now_s=0))
     others = offered(dealer.joined(B, [], weight=1, now_s=0))
     dealer.joined(C, mine, weight=1, now_s=0)
-    dealer.held(A, mine[1:], 0)  # so what A was dealt has spread, and B has three to pass on
-    dealer.asked(A, mine[0], 0)
-    dealer.asked(B, others[0], 0)
-    next_chunk = dealer._to_deal[0]
-    assert next_chunk not in offered(dealer.sent(A, mine[0], 0), B)
+    # What A was dealt has spread; B has three to pass on, and a turn free as well.
+    assert offered(dealer.asked(B, others[0], 0)) == []
+    assert offered(dealer.held(A, mine, 0))
+    assert dealer._peers[B].num_unspread == 3
 
 
 def test_joining_twice_is_our_own_mistake() -> None:
