@@ -17,6 +17,9 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.groups import DropReason
+from echo2swarm.dispatch.lease_rules import DispatchRules
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
@@ -24,10 +27,7 @@ from echo2swarm.network.serving import leaves
 from echo2swarm.weights.traffic import Traffic
 from learner.answering import Answering
 from learner.config import LearnerConfig
-from learner.dispatch.dispatcher import Dispatcher
-from learner.dispatch.groups import DropReason
 from learner.dispatch.lease_desk import LeaseDesk
-from learner.dispatch.lease_rules import DispatchRules
 from learner.dispatch.lease_service import LeaseService
 from learner.dispatch.prompts import feed_prompts
 from learner.intake.checks import ContentRules

@@ -10,8 +10,8 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.weights.traffic import Traffic
-from learner.dispatch.dispatcher import Dispatcher
 from learner.nodes.links import Links
 from learner.nodes.node_table import NodeTable
 from learner.nodes.rates import Phase

@@ -1,1 +1,1 @@
-"""Dispatch: who samples what, until when, and what became of it."""
+"""Performs what :mod:`echo2swarm.dispatch` decides: on record, on the wire, in the log."""

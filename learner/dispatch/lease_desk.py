@@ -11,11 +11,11 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
-from learner.dispatch.dispatcher import Dispatcher
-from learner.dispatch.group_table import Dropped
-from learner.dispatch.groups import DropReason
-from learner.dispatch.lease_rules import Ask, NoWork
-from learner.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.group_table import Dropped
+from echo2swarm.dispatch.groups import DropReason
+from echo2swarm.dispatch.lease_rules import Ask, NoWork
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress

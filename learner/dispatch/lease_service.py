@@ -10,9 +10,9 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.dispatch.lease_rules import Ask, NoWork
+from echo2swarm.dispatch.leasing import LeaseState
 from learner.dispatch.lease_desk import LeaseDesk
-from learner.dispatch.lease_rules import Ask, NoWork
-from learner.dispatch.leasing import LeaseState
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
 from protocols.activation import Directive

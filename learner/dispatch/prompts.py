@@ -6,8 +6,8 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.errors import SwarmError
-from learner.dispatch.dispatcher import Dispatcher
 from learner.ports import Scorer
 from protocols.leases import MAX_PROMPT_TOKENS
 

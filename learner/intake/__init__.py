@@ -1,1 +1,1 @@
-"""Intake: what comes back from nodes is checked, scored, and made into batches."""
+"""Intake: what comes back from nodes is checked, scored, and recorded."""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
+from echo2swarm.dispatch.group_table import SampleStatus
+from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.freshness import Freshness, judge
-from learner.dispatch.group_table import SampleStatus
-from learner.dispatch.leasing import LeaseRecord, SampleKey
 from protocols.errors import MalformedMessageError
 from protocols.ids import GroupId, PeerId
 from protocols.packed import unpack_floats, unpack_tokens

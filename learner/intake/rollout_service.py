@@ -15,11 +15,11 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.dispatch.group_table import SampleStatus
+from echo2swarm.dispatch.groups import AcceptedRollout
+from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.errors import ChildError
-from learner.dispatch.group_table import SampleStatus
-from learner.dispatch.groups import AcceptedRollout
 from learner.dispatch.lease_desk import LeaseDesk
-from learner.dispatch.leasing import LeaseRecord, SampleKey
 from learner.intake.checks import (
     ContentRules,
     Refusal,

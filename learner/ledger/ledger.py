@@ -15,11 +15,11 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
+from echo2swarm.dispatch.batcher import Batch
+from echo2swarm.dispatch.group_table import Dropped
+from echo2swarm.dispatch.groups import AcceptedRollout
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, SampleKey
 from echo2swarm.errors import StoreError
-from learner.dispatch.group_table import Dropped
-from learner.dispatch.groups import AcceptedRollout
-from learner.dispatch.leasing import LeaseEnded, LeaseRecord, SampleKey
-from learner.intake.batcher import Batch
 from learner.intake.checks import Refusal
 from learner.ledger import resume as ledger_resume
 from learner.ledger.resume import LeftOver

@@ -8,10 +8,10 @@ nothing is lost, nothing is trained twice, and no version number stands for two 
 import sqlite3
 from dataclasses import dataclass, field
 
+from echo2swarm.dispatch.batcher import Batch, in_order
+from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.freshness import Freshness, judge
-from learner.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from learner.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
-from learner.intake.batcher import Batch, in_order
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 

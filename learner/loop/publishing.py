@@ -14,8 +14,8 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.jsonlines import JsonLines
-from learner.dispatch.dispatcher import Dispatcher
 from learner.ledger.ledger import Ledger
 from learner.loop.training_loop import StepDone
 from learner.nodes.node_table import NodeTable

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from learner.intake.batcher import Batch
+from echo2swarm.dispatch.batcher import Batch
 from learner.loop.training_loop import to_train
 from learner.ports import Trainer
 

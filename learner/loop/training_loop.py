@@ -17,9 +17,9 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
-from learner.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.dispatch.batcher import Batch, form
+from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
 from learner.dispatch.lease_desk import LeaseDesk
-from learner.intake.batcher import Batch, form
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.nodes.rates import Phase

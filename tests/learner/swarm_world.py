@@ -42,7 +42,7 @@ from protocols.packed import pack_tokens, unpack_tokens
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 from protocols.sampling import SamplingParams
 from protocols.status import StatusReply, StatusRequest
-from tests.learner.samples import STOP, rollout
+from tests.echo2swarm.dispatch.samples import STOP, rollout
 
 RUN = RunId("test-run")
 UNSCORABLE_TOKEN = 13

@@ -17,7 +17,7 @@ from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import SubmissionReply
-from tests.learner.samples import STOP
+from tests.echo2swarm.dispatch.samples import STOP
 from tests.learner.swarm_world import (
     UNSCORABLE_TOKEN,
     Alter,

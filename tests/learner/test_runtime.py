@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from echo2swarm.dispatch.leasing import LeaseState
 from echo2swarm.jsonlines import read_jsonl
-from learner.dispatch.leasing import LeaseState
 from learner.nodes.rates import Phase
 from protocols.activation import Directive
 from protocols.reasons import Reason

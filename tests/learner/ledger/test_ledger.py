@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from echo2swarm.dispatch.batcher import Batch
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.group_table import Dropped
+from echo2swarm.dispatch.groups import CompleteGroup, DropReason
+from echo2swarm.dispatch.leasing import LeaseRecord
 from echo2swarm.errors import StoreError
-from learner.dispatch.dispatcher import Dispatcher
-from learner.dispatch.group_table import Dropped
-from learner.dispatch.groups import CompleteGroup, DropReason
-from learner.dispatch.leasing import LeaseRecord
-from learner.intake.batcher import Batch
 from learner.intake.checks import Refusal
 from learner.ledger import ledger as ledger_module
 from learner.ledger.ledger import Ledger, open_ledger
 from protocols.ids import GroupId, LeaseId, PolicyVersion
 from protocols.leases import Lease
 from protocols.reasons import Reason
-from tests.learner.samples import ALICE, accepted, ask, prompts, rules
+from tests.echo2swarm.dispatch.samples import ALICE, accepted, ask, prompts, rules
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 from protocols.reasons import Reason
-from tests.learner.samples import ALICE, BOB
+from tests.echo2swarm.dispatch.samples import ALICE, BOB
 
 
 def advert(peer: PeerId = ALICE) -> NodeAdvert:

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from learner.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from learner.dispatch.leasing import SampleKey
+from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.dispatch.leasing import SampleKey
 from protocols.ids import GroupId, LeaseId, PeerId
 
 MAX_REMEMBERED: Final = 4096

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from echo2swarm.dispatch.groups import CompleteGroup
 from echo2swarm.freshness import Freshness, judge
-from learner.dispatch.groups import CompleteGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from echo2swarm.dispatch.batcher import form
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.group_table import Dropped, SampleStatus
+from echo2swarm.dispatch.groups import DropReason
+from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
+from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
 from echo2swarm.freshness import Freshness, judge
-from learner.dispatch.dispatcher import Dispatcher
-from learner.dispatch.group_table import Dropped, SampleStatus
-from learner.dispatch.groups import DropReason
-from learner.dispatch.lease_rules import DispatchRules, NoWork
-from learner.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
-from learner.intake.batcher import form
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
-from tests.learner.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.dispatch.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
 
 
 def dispatcher(with_rules: DispatchRules | None = None, *, num_prompts: int = 100) -> Dispatcher:

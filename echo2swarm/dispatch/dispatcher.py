@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 
 from echo2swarm import freshness
-from learner.dispatch.group_table import Dropped, GroupTable, OpenGroup, SampleStatus
-from learner.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from learner.dispatch.lease_rules import Ask, Cart, DispatchRules, NoWork
-from learner.dispatch.leasing import (
+from echo2swarm.dispatch.group_table import Dropped, GroupTable, OpenGroup, SampleStatus
+from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
+from echo2swarm.dispatch.lease_rules import Ask, Cart, DispatchRules, NoWork
+from echo2swarm.dispatch.leasing import (
     LeaseBook,
     LeaseEnded,
     LeaseRecord,
@@ -23,7 +23,6 @@ from learner.dispatch.leasing import (
     SampleKey,
     sampling_seed,
 )
-from learner.scoring.messages import Prompt
 from protocols.ids import GroupId, LeaseId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease, LeasedGroup, SampleSpec
 

@@ -2,8 +2,23 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from protocols.ids import GroupId, PeerId, PolicyVersion
+
+
+class Prompt(Protocol):
+    """What dispatch needs to know of a prompt."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the run; the group's id."""
+        ...
+
+    @property
+    def tokens(self) -> bytes:
+        """Packed."""
+        ...
 
 
 class DropReason(StrEnum):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from echo2swarm import freshness
-from learner.dispatch.group_table import OpenGroup
+from echo2swarm.dispatch.group_table import OpenGroup
 from protocols.ids import PeerId, PolicyVersion
 from protocols.sampling import SamplingParams
 
