@@ -6,9 +6,9 @@ from math import isfinite
 from statistics import median
 from typing import Final
 
-from echo2swarm.capacity import required_rollouts_per_s
+from echo2swarm.capacity import Delays, Workload, provisioned_rollouts_per_s
+from echo2swarm.rates import Phase, Timeline, WindowSum
 from learner.config import RolloutTable
-from learner.nodes.rates import Phase, Timeline, WindowSum
 
 WINDOW_S: Final = 300.0
 _KEPT: Final = 2000
@@ -88,15 +88,18 @@ class Progress:
         train_s = self.typical_train_s(now_s)
         if not train_s:
             return None
-        required = required_rollouts_per_s(
+        workload = Workload(
             rollouts_per_step=self.rollouts_per_step,
             train_s=train_s,
             max_staleness=self.rollouts.max_staleness,
             publish_every=self.rollouts.publish_every,
+        )
+        delays = Delays(
             broadcast_s=p95(self.broadcast_s.get(now_s)) or 0.0,
             rollout_s=p95(self.rollout_s.get(now_s)) or 0.0,
         )
-        return required * (1 + self.rollouts.headroom) if isfinite(required) else None
+        needed = provisioned_rollouts_per_s(workload, delays, headroom=self.rollouts.headroom)
+        return needed if isfinite(needed) else None
 
     def advice(self, now_s: float, *, num_nodes: int) -> str:
         """Return what the run owner could do, in one sentence."""

@@ -1,0 +1,32 @@
+"""How much rollout throughput a run needs, what it would do with what it has, and why.
+
+The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
+"""
+
+from echo2swarm.capacity.model import (
+    Binds,
+    Delays,
+    Forecast,
+    Workload,
+    forecast,
+    max_publish_every,
+    min_staleness,
+    paper_rollouts_per_s,
+    provisioned_rollouts_per_s,
+    required_rollouts_per_s,
+    stale_share,
+)
+
+__all__ = [
+    "Binds",
+    "Delays",
+    "Forecast",
+    "Workload",
+    "forecast",
+    "max_publish_every",
+    "min_staleness",
+    "paper_rollouts_per_s",
+    "provisioned_rollouts_per_s",
+    "required_rollouts_per_s",
+    "stale_share",
+]
