@@ -7,16 +7,10 @@ import msgspec
 import pytest
 
 from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.key_text import field_docs, type_text, with_generated
 from learner.config import LearnerConfig
 from learner.config.file import load, write_commented
-from learner.config.text import (
-    commented,
-    config_markdown,
-    field_docs,
-    tasks_markdown,
-    type_text,
-    with_generated,
-)
+from learner.config.text import MODULE, commented, config_markdown, tasks_markdown
 from learner.tasks.registry import BUILT_IN, find_kind
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -74,7 +68,7 @@ def test_every_key_is_explained(struct: type[msgspec.Struct]) -> None:
 def test_the_tables_in_the_pages_are_up_to_date(page: str, text: str) -> None:
     content = (DOCS / page).read_text()
 
-    assert with_generated(content, text) == content, (
+    assert with_generated(content, text, by=MODULE) == content, (
         f"run: python -m learner.config.text docs/{page}"
     )
 
