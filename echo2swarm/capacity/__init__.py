@@ -3,6 +3,7 @@
 The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
 """
 
+from echo2swarm.capacity.estimates import Estimate, RecentValues, percentile_95, prior
 from echo2swarm.capacity.model import (
     Binds,
     Delays,
@@ -16,16 +17,22 @@ from echo2swarm.capacity.model import (
     required_rollouts_per_s,
     stale_share,
 )
+from echo2swarm.capacity.words import explain
 
 __all__ = [
     "Binds",
     "Delays",
+    "Estimate",
     "Forecast",
+    "RecentValues",
     "Workload",
+    "explain",
     "forecast",
     "max_publish_every",
     "min_staleness",
     "paper_rollouts_per_s",
+    "percentile_95",
+    "prior",
     "provisioned_rollouts_per_s",
     "required_rollouts_per_s",
     "stale_share",
