@@ -47,31 +47,37 @@ def max_groups_outstanding(
     return max(groups_per_step, floor(groups_per_step * steps_ahead * (1 + headroom)))
 
 
-def expected_use_step(
-    *,
-    next_step: int,
-    groups_ahead: int,
-    groups_per_step: int,
-    rollout_s: float | None = None,
-    step_s: float | None = None,
-) -> int:
-    """Return the step whose update is expected to use a group that is leased now.
-
-    Groups are consumed in order, so it waits for those ahead of it. While the next update
-    still lacks groups the learner waits for this one, however slow its node is; else the
-    learner goes on in the meantime, one step every ``step_s``.
+def expected_use_step(*, next_step: int, groups_ahead: int, groups_per_step: int) -> int:
+    """Return the step whose update uses a group that so many others are used before.
 
     Args:
         next_step: the next update that has no batch yet.
-        groups_ahead: groups in flight or buffered already.
+        groups_ahead: groups in flight or buffered that are used before it: those of its
+            version and of older ones.
         groups_per_step: consumed by one update.
-        rollout_s: what this node takes from lease to submission, where measured.
-        step_s: the learner's period, where measured.
     """
-    by_position = groups_ahead // groups_per_step
-    if by_position == 0 or rollout_s is None or not step_s:
-        return next_step + by_position
-    return next_step + max(by_position, floor(rollout_s / step_s))
+    return next_step + groups_ahead // groups_per_step
+
+
+def expected_start_s(
+    use_step: int, *, next_step: int, last_start_s: float, period_s: float, now_s: float
+) -> float:
+    """Return when the update from ``use_step`` is expected to start.
+
+    It is the end of all work for it: what comes later is for a later update. A learner that
+    has waited longer than usual is expected to wait as long again: what would be late by its
+    usual pace is then better than nothing, and in the end everybody is asked.
+
+    Args:
+        use_step: which update.
+        next_step: the next update that has no batch yet.
+        last_start_s: when the update before that got its batch.
+        period_s: the learner's period: from one batch to the next.
+        now_s: the present.
+    """
+    due_s = last_start_s + period_s
+    next_start_s = max(due_s, now_s + (now_s - due_s))
+    return next_start_s + (use_step - next_step) * period_s
 
 
 def can_be_fresh(*, version: int, use_step: int, max_staleness: int) -> bool:

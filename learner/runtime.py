@@ -204,7 +204,7 @@ class Learner:
     def _restore(self, left_over: LeftOver) -> None:
         size = self.dispatcher.rules.group_size
         for version in left_over.published:
-            self.dispatcher.version_published(version)
+            self.dispatcher.version_published(version, trio.current_time())
         for lease in left_over.leases:
             self.dispatcher.leases.remember(lease)
         for group in left_over.groups:

@@ -26,6 +26,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.num_accepted = 0
+        self.num_overtaken = 0
+        """Others were asked for these too, and were faster: nobody's fault."""
         self._refused: Counter[Reason] = Counter()
 
     @property
@@ -44,6 +46,8 @@ class Tally:
         for verdict in verdicts:
             if verdict.refusal is None:
                 self.num_accepted += 1
+            elif verdict.refusal is Reason.ALREADY_ANSWERED:
+                self.num_overtaken += 1
             else:
                 notices += self._add(verdict.refusal, verdict.detail, 1)
         return notices

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     NOT_YOUR_LEASE = "not_your_lease"
     UNKNOWN_PROMPT = "unknown_prompt"
     DUPLICATE = "duplicate"
+    ALREADY_ANSWERED = "already_answered"
     WRONG_VERSION = "wrong_version"
     STALE = "stale"
     FROM_THE_FUTURE = "from_the_future"

@@ -1,20 +1,26 @@
 """Dispatch, without I/O: who samples what, and what became of it.
 
 A lease that ends early, for whatever cause, makes its unaccepted samples missing, and they
-are leased again, one by one if need be. A late result of an ended lease is still taken if
-its sample is yet without one: nothing is taken twice.
+are leased again, one by one if need be. What a node is late with is asked of a second one
+before that. A late result is still taken if its sample is yet without one: nothing is taken
+twice.
 
-The learner paces: it leases only what is expected to be fresh when its turn comes, see
-:mod:`echo2swarm.freshness`. The caller passes the time, and performs what is returned.
+The learner paces: it leases only what is expected to be finished, and fresh, when its turn
+comes, see :mod:`echo2swarm.dispatch.choice`. The caller passes the time, and performs what
+is returned.
 """
 
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 from echo2swarm import freshness
-from echo2swarm.dispatch.group_table import Dropped, GroupTable, OpenGroup, SampleStatus
+from echo2swarm.dispatch.batcher import Formed, ReadyGroups
+from echo2swarm.dispatch.choice import Candidate, Choice, Chooser
+from echo2swarm.dispatch.group_table import GroupTable, SampleStatus
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
-from echo2swarm.dispatch.lease_rules import Ask, Cart, DispatchRules, NoWork
+from echo2swarm.dispatch.late_leases import LateLeases, late_at_s
+from echo2swarm.dispatch.learner_pace import LearnerPace
+from echo2swarm.dispatch.lease_rules import Ask, DispatchRules, NoWork
 from echo2swarm.dispatch.leasing import (
     LeaseBook,
     LeaseEnded,
@@ -23,8 +29,16 @@ from echo2swarm.dispatch.leasing import (
     SampleKey,
     sampling_seed,
 )
-from protocols.ids import GroupId, LeaseId, PolicyVersion
-from protocols.leases import MAX_GROUPS, Lease, LeasedGroup, SampleSpec
+from echo2swarm.dispatch.open_group import Dropped, OpenGroup
+from echo2swarm.dispatch.pace import PaceBook
+from echo2swarm.dispatch.prompt_queue import PromptQueue
+from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
+from protocols.leases import Lease, LeasedGroup, SampleSpec
+
+_KEEP_TOKENS: Final = 0.99
+"""The weight of the mean length so far, against one more completion."""
+_MEASURING: Final = frozenset({LeaseState.DONE, LeaseState.TIMED_OUT, LeaseState.TOO_OLD})
+"""How leases end that took their time; of those not done it is the least they would have taken."""
 
 
 class Dispatcher:
@@ -38,12 +52,24 @@ class Dispatcher:
 
     def __init__(self, rules: DispatchRules, *, num_leases: int = 0, next_step: int = 0) -> None:
         self._rules = rules
-        self._next_step = next_step
         self._num_leases = num_leases
-        self._prompts: deque[Prompt] = deque()
+        self._prompts = PromptQueue()
         self._groups = GroupTable(max_attempts=rules.max_attempts)
         self._leases = LeaseBook()
-        self._published: set[PolicyVersion] = set()
+        self._late = LateLeases(self._leases)
+        self._paces = PaceBook()
+        self._learner = LearnerPace(next_step)
+        self._mean_tokens: float | None = None
+        self._chooser = Chooser(
+            rules=rules,
+            groups=self._groups,
+            prompts=self._prompts,
+            leases=self._leases,
+            late=self._late,
+            paces=self._paces,
+            learner=self._learner,
+            mean_tokens=lambda: self._mean_tokens,
+        )
 
     # What is asked of it.
 
@@ -58,14 +84,19 @@ class Dispatcher:
         return self._leases
 
     @property
+    def paces(self) -> PaceBook:
+        """What nodes take for their leases, to look at."""
+        return self._paces
+
+    @property
     def next_step(self) -> int:
         """The next update that has no batch yet."""
-        return self._next_step
+        return self._learner.next_step
 
     @property
     def newest_version(self) -> PolicyVersion | None:
         """The newest version published."""
-        return max(self._published, default=None)
+        return max(self._learner.published, default=None)
 
     @property
     def num_outstanding(self) -> int:
@@ -73,12 +104,17 @@ class Dispatcher:
         return len(self._groups)
 
     @property
+    def num_backups(self) -> int:
+        """Samples that two nodes are at work on."""
+        return self._groups.num_backups
+
+    @property
     def num_prompts_wanted(self) -> int:
         """How many prompts more would let a full set of leases be granted."""
         return max(0, self._rules.max_groups_outstanding - len(self._prompts))
 
     @property
-    def ready(self) -> tuple[CompleteGroup, ...]:
+    def ready(self) -> ReadyGroups:
         """The complete groups that no batch has taken yet."""
         return self._groups.ready
 
@@ -90,11 +126,21 @@ class Dispatcher:
     @property
     def published(self) -> frozenset[int]:
         """The versions published by this process that may still be of use."""
-        return frozenset(self._published)
+        return frozenset(self._learner.published)
 
     def status_of(self, key: SampleKey) -> SampleStatus:
         """Return where a leased sample is."""
         return self._groups.status_of(key)
+
+    def status_for(self, lease: LeaseRecord, key: SampleKey) -> SampleStatus:
+        """Return where a sample is, for a result that comes by ``lease``."""
+        status = self._groups.status_of(key)
+        is_other = key in lease.unsettled and self._groups.judged_for(key) != lease.lease_id
+        return SampleStatus.ANSWERED if status is SampleStatus.TAKEN and is_other else status
+
+    def next_late_s(self) -> float | None:
+        """Return when the next lease will be late, so that others may be asked."""
+        return self._late.next_s()
 
     # What it is told.
 
@@ -106,56 +152,41 @@ class Dispatcher:
         self, group_id: GroupId, prompt_tokens: bytes, rollouts: Sequence[AcceptedRollout | None]
     ) -> None:
         """Take up a group that an earlier process left, with the results it had."""
-        # Its samples may have been leased before; another attempt is another seed.
-        self._groups.add(group_id, prompt_tokens, rollouts, attempt=1)
+        # Its samples may have been leased before; another lease is another seed.
+        version = self.newest_version or 0
+        self._groups.add(group_id, prompt_tokens, rollouts, version=version, num_leased=1)
 
-    def version_published(self, version: PolicyVersion) -> None:
+    def version_published(self, version: PolicyVersion, now_s: float) -> None:
         """From now on, rollouts of ``version`` are welcome."""
-        oldest = freshness.oldest_usable_version(
-            self._next_step, max_staleness=self._rules.max_staleness
-        )
-        newest = max(self._published | {version})
-        self._published = {v for v in self._published | {version} if v >= oldest or v == newest}
+        self._learner.version_published(version, now_s, max_staleness=self._rules.max_staleness)
 
     def grant(self, ask: Ask, now_s: float) -> Lease | NoWork:
         """Lease work to a node, if there is any that it can finish in time."""
-        if ask.applied_version not in self._published:
-            return NoWork(f"version {ask.applied_version} is not one to sample with now")
-        if len(self._leases.of_peer(ask.peer)) >= self._rules.max_leases_per_node:
-            return NoWork(f"{self._rules.max_leases_per_node} leases are in hand already")
-        if not self._is_usable_at(ask.applied_version, self._next_step):
-            return NoWork(f"version {ask.applied_version} is too old for update {self._next_step}")
-        wanted = self._choose(ask)
-        if not wanted:
-            return NoWork("as much work is in flight as can be used in time")
+        node = self._candidate(ask, now_s)
+        if isinstance(node, NoWork):
+            return node
+        choice = self._chooser.choose(node)
+        if isinstance(choice, NoWork):
+            return choice
         self._num_leases += 1
-        lease_id = LeaseId(f"lease-{self._num_leases:06d}")
-        keys = frozenset((group.group_id, index) for group, indices in wanted for index in indices)
-        record = LeaseRecord(
-            lease_id=lease_id,
-            peer=ask.peer,
-            session_id=ask.session_id,
-            min_version=ask.applied_version,
-            deadline_step=freshness.last_usable_step(
-                ask.applied_version, max_staleness=self._rules.max_staleness
-            ),
-            granted_at_s=now_s,
-            expires_at_s=now_s + self._rules.lease_timeout_s,
-            samples=keys,
-            unsettled=set(keys),
-        )
+        record = self._record(LeaseId(f"lease-{self._num_leases:06d}"), ask, node, choice)
         self._leases.add(record)
+        self._late.watch(record)
+        if node.pace is not None:
+            node.pace.granted_at_s = now_s
         return Lease(
-            lease_id=lease_id,
+            lease_id=record.lease_id,
             min_version=record.min_version,
             deadline_step=record.deadline_step,
-            groups=tuple(self._hand_out(group, indices, lease_id) for group, indices in wanted),
+            groups=tuple(
+                self._hand_out(group, indices, record) for group, indices in choice.samples
+            ),
             sampling=self._rules.sampling,
         )
 
-    def begin_judging(self, key: SampleKey) -> None:
+    def begin_judging(self, lease: LeaseRecord, key: SampleKey) -> None:
         """Reserve an open sample for a result that is being scored; no other is taken meanwhile."""
-        self._groups.begin_judging(key)
+        self._groups.begin_judging(key, lease.lease_id)
 
     def cancel_judging(self, key: SampleKey) -> None:
         """Give up a reservation: there will be no verdict."""
@@ -170,7 +201,9 @@ class Dispatcher:
             ``OPEN`` if it was taken, or what became of its group while it was judged; and
             the end of the lease, if this was its last result.
         """
-        return self._groups.accept(key, rollout), self._leases.settle(lease, key, now_s)
+        before = rollout.num_tokens if self._mean_tokens is None else self._mean_tokens
+        self._mean_tokens = _KEEP_TOKENS * before + (1 - _KEEP_TOKENS) * rollout.num_tokens
+        return self._groups.accept(key, rollout), self.settle(lease, key, now_s)
 
     def refuse(
         self, lease: LeaseRecord, key: SampleKey, now_s: float
@@ -180,33 +213,60 @@ class Dispatcher:
         Only for a sample that is open, or being judged for this very result.
         """
         dropped = self._groups.refuse(key, lease_id=lease.lease_id, peer=lease.peer)
-        return dropped, self._leases.settle(lease, key, now_s)
+        return dropped, self.settle(lease, key, now_s)
 
     def settle(self, lease: LeaseRecord, key: SampleKey, now_s: float) -> LeaseEnded | None:
         """Note that a result came for a sample that needs none any more."""
-        return self._leases.settle(lease, key, now_s)
+        ended = self._leases.settle(lease, key, now_s)
+        if ended is not None:
+            self._measure(lease, ended)
+        return ended
 
     def end_lease(
         self, lease: LeaseRecord, state: LeaseState, now_s: float
     ) -> tuple[LeaseEnded, list[Dropped]]:
         """End an active lease before its time; what it lacks is leased to others."""
         ended = self._leases.end(lease, state, now_s)
+        self._measure(lease, ended)
         released = [
             self._groups.release(key, lease_id=lease.lease_id) for key in sorted(lease.unsettled)
         ]
         return ended, [dropped for dropped in released if dropped is not None]
 
+    def node_is_back(self, peer: PeerId, session_id: str) -> list[LeaseRecord]:
+        """Give a node its leases back that ended because it seemed to be lost, and was not.
+
+        What others were asked for in the meantime stays with them.
+        """
+        revived = self._leases.lost_with(peer, session_id)
+        for lease in revived:
+            self._leases.revive(lease)
+            for key in lease.unsettled:
+                self._groups.hold_again(key, lease.lease_id)
+        return revived
+
+    def form(self) -> Formed:
+        """Choose the groups of the next update; without enough of them, the learner waits."""
+        formed = self._groups.form(
+            step=self.next_step,
+            groups_per_step=self._rules.groups_per_step,
+            max_staleness=self._rules.max_staleness,
+        )
+        self._chooser.is_waiting = formed.batch is None
+        return formed
+
     def take(self, groups: Collection[CompleteGroup]) -> None:
         """Note that an update uses these groups."""
         self._groups.take(groups)
 
-    def advance(self, next_step: int) -> list[Dropped]:
+    def advance(self, next_step: int, now_s: float) -> list[Dropped]:
         """Note that ``next_step`` is now the first update without a batch.
 
         Returns:
             the groups that hold results too old for it.
         """
-        self._next_step = next_step
+        self._learner.batch_taken(next_step, now_s)
+        self._chooser.is_waiting = False
         return self._groups.drop_older_than(
             freshness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
         )
@@ -217,56 +277,75 @@ class Dispatcher:
 
     # Inside.
 
-    def _is_usable_at(self, version: int, use_step: int) -> bool:
-        return freshness.can_be_fresh(
-            version=version, use_step=use_step, max_staleness=self._rules.max_staleness
+    def _candidate(self, ask: Ask, now_s: float) -> Candidate | NoWork:
+        if ask.applied_version not in self._learner.published:
+            return NoWork(f"version {ask.applied_version} is not one to sample with now")
+        if self._leases.num_of_peer(ask.peer) >= self._rules.max_leases_per_node:
+            return NoWork(f"{self._rules.max_leases_per_node} leases are in hand already")
+        pace = self._paces.get(ask.peer)
+        num_in_hand = self._leases.num_unsettled_of(ask.peer)
+        wait_s = pace.usual_s(num_in_hand) if pace is not None and num_in_hand else 0.0
+        version = self._learner.version_at(
+            now_s + wait_s, applied=ask.applied_version, broadcast_s=ask.broadcast_s
         )
-
-    def _choose(self, ask: Ask) -> list[tuple[OpenGroup, list[int]]]:
-        """Pick samples: those given back first, then new prompts, then what this node failed on."""
-        cart = Cart(
-            max_groups=min(self._rules.lease_prompts, MAX_GROUPS),
+        use_by = freshness.last_usable_step(version, max_staleness=self._rules.max_staleness)
+        if use_by < self.next_step:
+            return NoWork(f"version {version} is too old for update {self.next_step}")
+        return Candidate(
+            peer=ask.peer,
+            pace=pace,
+            num_in_hand=num_in_hand,
+            version=version,
             max_completions=ask.max_completions,
+            broadcast_s=ask.broadcast_s,
+            now_s=now_s,
         )
-        given_back = [group for group in self._groups.open if group.missing]
-        for group in given_back:
-            if ask.peer not in group.avoid:
-                cart.add(group)
-        while self._prompts and self._may_open_group(ask):
-            prompt = self._prompts[0]
-            if not cart.has_room_for(len(prompt.tokens), self._rules.group_size):
-                break
-            self._prompts.popleft()
-            samples = [None] * self._rules.group_size
-            cart.add(self._groups.add(GroupId(prompt.index), prompt.tokens, samples))
-        for group in given_back:
-            if ask.peer in group.avoid:
-                cart.add(group)
-        return cart.chosen
 
-    def _may_open_group(self, ask: Ask) -> bool:
-        if self.num_outstanding >= self._rules.max_groups_outstanding:
-            return False
-        use_step = freshness.expected_use_step(
-            next_step=self._next_step,
-            groups_ahead=self.num_outstanding,
-            groups_per_step=self._rules.groups_per_step,
-            rollout_s=ask.rollout_s,
-            step_s=ask.step_s,
+    def _record(self, lease_id: LeaseId, ask: Ask, node: Candidate, choice: Choice) -> LeaseRecord:
+        keys = frozenset((g.group_id, index) for g, indices in choice.samples for index in indices)
+        in_hand = node.num_in_hand + len(keys)
+        each_s = self._paces.median_each_s()
+        expires_at_s = node.now_s + self._rules.lease_timeout_s
+        return LeaseRecord(
+            lease_id=lease_id,
+            peer=ask.peer,
+            session_id=ask.session_id,
+            min_version=node.version,
+            deadline_step=freshness.last_usable_step(
+                node.version, max_staleness=self._rules.max_staleness
+            ),
+            granted_at_s=node.now_s,
+            expires_at_s=expires_at_s,
+            samples=keys,
+            unsettled=set(keys),
+            num_in_hand=in_hand,
+            usual_s=None if node.pace is None else node.pace.usual_s(in_hand),
+            late_at_s=late_at_s(
+                granted_at_s=node.now_s,
+                expires_at_s=expires_at_s,
+                slow_s=None if node.pace is None else node.pace.slow_s(in_hand),
+                typical_s=None if each_s is None else each_s * in_hand,
+                rescue_s=None if each_s is None else each_s * self._rules.group_size,
+                deadline_s=self._learner.start_s(choice.use_by, node.now_s),
+            ),
         )
-        is_needed = use_step < self._rules.num_steps
-        return is_needed and self._is_usable_at(ask.applied_version, use_step)
 
-    def _hand_out(self, group: OpenGroup, indices: Sequence[int], lease_id: LeaseId) -> LeasedGroup:
+    def _hand_out(
+        self, group: OpenGroup, indices: Sequence[int], lease: LeaseRecord
+    ) -> LeasedGroup:
+        self._groups.expect(group, lease.min_version)
         specs = []
         for index in indices:
-            slot = group.slots[index]
-            slot.holder = lease_id
+            attempt = self._groups.lease(group, index, lease.lease_id)
             seed = sampling_seed(
                 run_seed=self._rules.run_seed,
                 group_id=group.group_id,
                 index=index,
-                attempt=slot.attempt,
+                attempt=attempt,
             )
             specs.append(SampleSpec(index=index, seed=seed))
         return LeasedGroup(group.group_id, group.prompt_tokens, tuple(specs))
+
+    def _measure(self, lease: LeaseRecord, ended: LeaseEnded) -> None:
+        if ended.state in _MEASURING and lease.num_in_hand:
+            self._paces.add(lease.peer, lease.num_in_hand, ended.took_s)

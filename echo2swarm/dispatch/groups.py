@@ -67,3 +67,8 @@ class CompleteGroup:
     def oldest_version(self) -> PolicyVersion:
         """The version that the group's staleness counts from."""
         return min(rollout.version for rollout in self.rollouts)
+
+    @property
+    def newest_version(self) -> PolicyVersion:
+        """The version of its newest completion."""
+        return max(rollout.version for rollout in self.rollouts)

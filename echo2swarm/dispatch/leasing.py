@@ -1,8 +1,10 @@
 """Leases as the learner keeps them, and how the samples' seeds follow from the run's."""
 
 import hashlib
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import Final
 
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
@@ -44,6 +46,12 @@ class LeaseRecord:
     samples: frozenset[SampleKey]
     unsettled: set[SampleKey] = field(default_factory=set)
     """Not submitted and judged yet."""
+    num_in_hand: int = 0
+    """Completions that the node had in hand with this lease, of earlier ones too."""
+    usual_s: float | None = None
+    """What it is expected to take, where the node's pace is known."""
+    late_at_s: float = float("inf")
+    """From when on others may be asked for what it lacks."""
     state: LeaseState = LeaseState.ACTIVE
 
 
@@ -64,11 +72,16 @@ class LeaseBook:
     def __init__(self) -> None:
         self._active: dict[LeaseId, LeaseRecord] = {}
         self._ended: dict[LeaseId, LeaseRecord] = {}
+        self._by_peer: defaultdict[PeerId, dict[LeaseId, LeaseRecord]] = defaultdict(dict)
+        # In the order of what ends them; leases that ended otherwise are skipped when met.
+        self._by_expiry: list[tuple[float, LeaseId]] = []
+        self._by_deadline: list[tuple[int, LeaseId]] = []
+        self._num_unsettled = 0
 
     @property
     def num_unsettled(self) -> int:
         """Completions that are leased and not judged yet."""
-        return sum(len(lease.unsettled) for lease in self._active.values())
+        return self._num_unsettled
 
     @property
     def active(self) -> list[LeaseRecord]:
@@ -78,6 +91,10 @@ class LeaseBook:
     def add(self, lease: LeaseRecord) -> None:
         """Enter a lease."""
         self._active[lease.lease_id] = lease
+        self._by_peer[lease.peer][lease.lease_id] = lease
+        self._num_unsettled += len(lease.unsettled)
+        heappush(self._by_expiry, (lease.expires_at_s, lease.lease_id))
+        heappush(self._by_deadline, (lease.deadline_step, lease.lease_id))
 
     def remember(self, lease: LeaseRecord) -> None:
         """Enter a lease that has ended; its results may still come."""
@@ -92,25 +109,56 @@ class LeaseBook:
 
     def of_peer(self, peer: PeerId) -> list[LeaseRecord]:
         """Return the active leases of one node."""
-        return [lease for lease in self._active.values() if lease.peer == peer]
+        return list(self._by_peer[peer].values()) if peer in self._by_peer else []
+
+    def num_of_peer(self, peer: PeerId) -> int:
+        """Return how many active leases one node has."""
+        return len(self._by_peer[peer]) if peer in self._by_peer else 0
+
+    def num_unsettled_of(self, peer: PeerId) -> int:
+        """Return how many completions one node has in hand."""
+        return sum(len(lease.unsettled) for lease in self.of_peer(peer))
+
+    def lost_with(self, peer: PeerId, session_id: str) -> list[LeaseRecord]:
+        """Return the leases that ended because this process of a node seemed to be gone."""
+        return [
+            lease
+            for lease in self._ended.values()
+            if lease.peer == peer
+            and lease.session_id == session_id
+            and lease.state is LeaseState.NODE_LOST
+        ]
+
+    def revive(self, lease: LeaseRecord) -> None:
+        """Make a lease active again that ended too early."""
+        del self._ended[lease.lease_id]
+        lease.state = LeaseState.ACTIVE
+        self.add(lease)
 
     def next_expiry_s(self) -> float | None:
         """Return when the next lease times out."""
-        return min((lease.expires_at_s for lease in self._active.values()), default=None)
+        while self._by_expiry and self._by_expiry[0][1] not in self._active:
+            heappop(self._by_expiry)
+        return self._by_expiry[0][0] if self._by_expiry else None
 
     def overdue(self, *, now_s: float, next_step: int) -> list[tuple[LeaseRecord, LeaseState]]:
-        """Return the active leases whose time or usable steps are over."""
-        found = []
-        for lease in self._active.values():
-            if lease.expires_at_s <= now_s:
-                found.append((lease, LeaseState.TIMED_OUT))
-            elif lease.deadline_step < next_step:
-                found.append((lease, LeaseState.TOO_OLD))
-        return found
+        """Return the active leases whose time or usable steps are over; each of them once."""
+        found: dict[LeaseId, tuple[LeaseRecord, LeaseState]] = {}
+        while self._by_expiry and self._by_expiry[0][0] <= now_s:
+            lease = self._active.get(heappop(self._by_expiry)[1])
+            if lease is not None:
+                found[lease.lease_id] = (lease, LeaseState.TIMED_OUT)
+        while self._by_deadline and self._by_deadline[0][0] < next_step:
+            lease = self._active.get(heappop(self._by_deadline)[1])
+            if lease is not None:
+                found.setdefault(lease.lease_id, (lease, LeaseState.TOO_OLD))
+        return list(found.values())
 
     def settle(self, lease: LeaseRecord, key: SampleKey, now_s: float) -> LeaseEnded | None:
         """Note that a sample was judged; returns the end of the lease if it was the last."""
-        lease.unsettled.discard(key)
+        if key in lease.unsettled:
+            lease.unsettled.remove(key)
+            self._num_unsettled -= lease.state is LeaseState.ACTIVE
         if lease.unsettled or lease.state is not LeaseState.ACTIVE:
             return None
         return self.end(lease, LeaseState.DONE, now_s)
@@ -119,6 +167,11 @@ class LeaseBook:
         """End an active lease."""
         lease.state = state
         del self._active[lease.lease_id]
+        of_peer = self._by_peer[lease.peer]
+        del of_peer[lease.lease_id]
+        if not of_peer:
+            del self._by_peer[lease.peer]
+        self._num_unsettled -= len(lease.unsettled)
         self.remember(lease)
         return LeaseEnded(
             lease_id=lease.lease_id,

@@ -6,16 +6,17 @@ being recorded.
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 import structlog
 import trio
 
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import Dropped
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import Ask, NoWork
 from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.dispatch.open_group import Dropped
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
@@ -24,7 +25,8 @@ from protocols.leases import Lease
 
 log = structlog.get_logger()
 
-_LONGEST_NAP_S = 1.0
+_LONGEST_NAP_S: Final = 1.0
+_SHORTEST_NAP_S: Final = 0.05
 
 
 class LeaseDesk:
@@ -92,6 +94,17 @@ class LeaseDesk:
             ]
         )
 
+    async def node_is_back(self, peer: PeerId, session_id: str) -> None:
+        """Give a node its leases back that seemed to be gone, and was only silent.
+
+        Else it and others would do the same work, and one of them in vain.
+        """
+        revived = self.dispatcher.node_is_back(peer, session_id)
+        if revived:
+            self._note_work(peer)
+            log.info("leases.revived", peer=short(peer), count=len(revived))
+            await self._ledger.revived([lease.lease_id for lease in revived])
+
     async def drop_all(self, reason: DropReason) -> None:
         """Give up every group that was leased and not trained on, and all leases."""
         await self.end([(lease, LeaseState.RETURNED) for lease in self.dispatcher.leases.active])
@@ -140,11 +153,15 @@ class LeaseDesk:
             await self.end(
                 self.dispatcher.leases.overdue(now_s=now_s, next_step=self.dispatcher.next_step)
             )
-            expiry_s = self.dispatcher.leases.next_expiry_s()
+            late_s = self.dispatcher.next_late_s()
+            times_s = (self.dispatcher.leases.next_expiry_s(), late_s, now_s + _LONGEST_NAP_S)
+            wake_s = min(time_s for time_s in times_s if time_s is not None)
             # A lease granted meanwhile lasts longer than the nap; an ended one rings.
-            nap_s = min((expiry_s or now_s) - now_s, _LONGEST_NAP_S) if expiry_s else _LONGEST_NAP_S
-            with trio.move_on_after(max(0.01, nap_s)):
+            with trio.move_on_at(max(now_s + _SHORTEST_NAP_S, wake_s)) as nap:
                 await ring.wait()
+            if nap.cancelled_caught:
+                # As time passes leases become late, and what was too slow is better than nothing.
+                self._bell.ring()
 
     def _note_work(self, peer: PeerId) -> None:
         has_lease = bool(self.dispatcher.leases.of_peer(peer))

@@ -94,8 +94,7 @@ class LeaseService:
             # It may have applied a newer one while its request was held here.
             applied_version=PolicyVersion(max(request.applied_version, node.applied_version or 0)),
             max_completions=request.max_completions,
-            rollout_s=node.rollout_s,
-            step_s=self._progress.typical_step_s(trio.current_time()),
+            broadcast_s=node.slow_broadcast_s,
         )
         return await self._desk.grant(ask)
 

@@ -23,6 +23,10 @@ MAX_LOGPROB: Final = 1e-4
 
 _NOT_WANTED: Final = {
     SampleStatus.TAKEN: (Reason.DUPLICATE, "there is a result of this sample already"),
+    SampleStatus.ANSWERED: (
+        Reason.ALREADY_ANSWERED,
+        "another node was asked too, as this lease was late, and was faster; not held against you",
+    ),
     SampleStatus.STALE: (Reason.STALE, "other completions of its prompt became too old"),
     SampleStatus.CLOSED: (Reason.LEASE_EXPIRED, "its prompt is not needed any more"),
 }

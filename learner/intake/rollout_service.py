@@ -168,7 +168,7 @@ class RolloutService:
             # Again: another copy may have come in between, or be in this same submission.
             case.refusal = self._check_claims(case, lease) or case.refusal
             if case.refusal is None:
-                self._desk.dispatcher.begin_judging(case.key)
+                self._desk.dispatcher.begin_judging(lease, case.key)
                 case.is_reserved = True
 
     def _check_claims(self, case: _Case, lease: LeaseRecord) -> Refusal | None:
@@ -178,7 +178,7 @@ class RolloutService:
             max_staleness=dispatcher.rules.max_staleness,
             published=dispatcher.published,
         )
-        return check_status(dispatcher.status_of(case.key)) or check_version(
+        return check_status(dispatcher.status_for(lease, case.key)) or check_version(
             case.rollout, lease, facts
         )
 
@@ -243,8 +243,11 @@ class RolloutService:
             return  # nobody's fault
         details = {refusal.reason: refusal.detail for refusal in refusals}
         for reason, count in Counter(refusal.reason for refusal in refusals).items():
-            self._nodes.refused(peer, reason, details[reason], count)
-            log.warning(
+            is_fault = reason is not Reason.ALREADY_ANSWERED
+            if is_fault:
+                self._nodes.refused(peer, reason, details[reason], count)
+            tell = log.warning if is_fault else log.info
+            tell(
                 "rollouts.refused",
                 peer=short(peer),
                 lease=lease,

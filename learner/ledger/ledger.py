@@ -16,9 +16,9 @@ import structlog
 import trio
 
 from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.group_table import Dropped
 from echo2swarm.dispatch.groups import AcceptedRollout
 from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, SampleKey
+from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import resume as ledger_resume
@@ -154,6 +154,16 @@ class Ledger:
                 "UPDATE leases SET ended_unix_s = ?, outcome = ?, num_unfinished = ? "
                 "WHERE lease_id = ?",
                 [(now_unix_s, end.state, end.num_unfinished, end.lease_id) for end in ends],
+            )
+        )
+
+    async def revived(self, lease_ids: Sequence[LeaseId]) -> None:
+        """Record that leases go on after all."""
+        await self._write(
+            lambda db: db.executemany(
+                "UPDATE leases SET ended_unix_s = NULL, outcome = NULL, num_unfinished = NULL "
+                "WHERE lease_id = ?",
+                [(lease_id,) for lease_id in lease_ids],
             )
         )
 

@@ -169,7 +169,10 @@ def _leases_in_hand(db: sqlite3.Connection) -> tuple[LeaseRecord, ...]:
 
 def _contributions(db: sqlite3.Connection) -> dict[PeerId, Contribution]:
     refusals: dict[str, dict[Reason, int]] = {}
-    for peer, reason, count in db.execute("SELECT peer, reason, num_refused FROM refusals"):
+    for peer, reason, count in db.execute(
+        "SELECT peer, reason, num_refused FROM refusals WHERE reason != ?",
+        (Reason.ALREADY_ANSWERED,),
+    ):
         refusals.setdefault(peer, {})[Reason(reason)] = count
     done = {
         peer: (num_accepted, num_trained)

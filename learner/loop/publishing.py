@@ -92,7 +92,7 @@ class Publishing:
                 why="the replayed updates came out differently than before the crash",
             )
         # Before anybody can have it, or a node that is quick would be taken for a liar.
-        self._dispatcher.version_published(version)
+        self._dispatcher.version_published(version, trio.current_time())
         await self._publisher.announce(version)
         self._bell.ring()
         await self._ledger.published(

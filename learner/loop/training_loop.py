@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
-from echo2swarm.dispatch.batcher import Batch, form
+from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
@@ -114,15 +114,9 @@ class TrainingLoop:
 
     async def _next_batch(self) -> Batch | None:
         """Return the next batch, as soon as there is one; None if asked to stop."""
-        rules = self._desk.dispatcher.rules
         while not self._stopping:
             ring = self._bell.next_ring
-            formed = form(
-                self._desk.dispatcher.ready,
-                step=self._progress.step,
-                groups_per_step=rules.groups_per_step,
-                max_staleness=rules.max_staleness,
-            )
+            formed = self._desk.dispatcher.form()
             dropped = [
                 self._desk.dispatcher.drop(group.group_id, DropReason.STALE)
                 for group in formed.stale
@@ -130,7 +124,9 @@ class TrainingLoop:
             if formed.batch is not None:
                 self._desk.dispatcher.take(formed.batch.groups)
                 # From here on, what is leased is for the update after this one.
-                dropped += self._desk.dispatcher.advance(self._progress.step + 1)
+                dropped += self._desk.dispatcher.advance(
+                    self._progress.step + 1, trio.current_time()
+                )
             await self._desk.record_drops(dropped)
             if formed.batch is not None:
                 self._bell.ring()

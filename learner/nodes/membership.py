@@ -176,6 +176,8 @@ class Membership:
             await self._desk.end_sessions(
                 node.peer, except_session=None if news.has_left else node.session_id
             )
+        if news.is_back and not news.is_new_session:
+            await self._desk.node_is_back(node.peer, node.session_id)
         if news.is_new_node or news.is_new_session:
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
         if news != News():

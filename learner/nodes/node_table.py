@@ -4,7 +4,7 @@ A node is its peer id: when it comes back as a new process, it is the same node.
 says of itself is shown; what is decided by is measured.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +24,8 @@ _HALF_LIFE_S: Final = 120.0
 _MAX_REPORTED: Final = 1000
 """Of one report: nobody fills another's record at one stroke."""
 _SMOOTHING: Final = 0.3
+_BROADCASTS_KEPT: Final = 8
+"""The slowest of them is what work is planned by."""
 _MAX_SUPERSEDED: Final = 8
 """Earlier sessions of one node that are remembered."""
 TWIN_WARNING: Final = (
@@ -52,6 +54,9 @@ class Node:
     applied_version: int | None = None
     held_version: int | None = None
     broadcast_s: float | None = None
+    """From publish to applied, the last time."""
+    broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))
+    """The last ones."""
     rollout_s: float | None = None
     """From lease to last submission, a moving average."""
     num_accepted: int = 0
@@ -65,6 +70,11 @@ class Node:
     """Earlier sessions, and how often they were heard of since a later one began."""
     twin_at_s: float | None = None
     """When another process was last seen to run under the same identity."""
+
+    @property
+    def slow_broadcast_s(self) -> float | None:
+        """How long versions take to be applied by it, few exceptions."""
+        return max(self.broadcasts_s, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +307,7 @@ class NodeTable:
         if published_at_s is None or node.joined_at_s > published_at_s:
             return None
         node.broadcast_s = now_s - published_at_s
+        node.broadcasts_s.append(node.broadcast_s)
         return node.broadcast_s
 
     def _credit(self, node: Node) -> None:

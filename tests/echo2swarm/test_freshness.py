@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from echo2swarm.freshness import (
     Freshness,
     can_be_fresh,
+    expected_start_s,
     expected_use_step,
     judge,
     last_usable_step,
@@ -91,25 +92,26 @@ def test_a_group_waits_for_those_ahead_of_it() -> None:
     assert uses == [7, 7, 8]
 
 
-def test_the_learner_goes_on_without_a_slow_node_once_its_next_update_is_covered() -> None:
-    def use(ahead: int) -> int:
-        return expected_use_step(
-            next_step=7, groups_ahead=ahead, groups_per_step=4, rollout_s=35, step_s=10
-        )
-
-    assert use(4) == 7 + 3
+def start(use_step: int, *, now_s: float) -> float:
+    return expected_start_s(use_step, next_step=7, last_start_s=100.0, period_s=10.0, now_s=now_s)
 
 
-@given(rollout_s=st.floats(0, 1e6), step_s=st.floats(0.01, 1e3), ahead=st.integers(0, 3))
-def test_the_learner_waits_for_the_slowest_node_if_it_lacks_groups(
-    rollout_s: float, step_s: float, ahead: int
+def test_updates_start_one_period_after_the_other() -> None:
+    assert [start(step, now_s=103.0) for step in (7, 8, 9)] == [110.0, 120.0, 130.0]
+
+
+def test_a_learner_that_is_late_is_expected_to_be_late_for_as_long_again() -> None:
+    assert [start(step, now_s=114.0) for step in (7, 8)] == [118.0, 128.0]
+
+
+@given(waited_s=st.floats(0, 1e6), needed_s=st.floats(0.01, 1e6))
+def test_a_learner_that_waits_long_enough_has_time_for_anybody(
+    waited_s: float, needed_s: float
 ) -> None:
-    use = expected_use_step(
-        next_step=7, groups_ahead=ahead, groups_per_step=4, rollout_s=rollout_s, step_s=step_s
-    )
+    now_s = 110.0 + waited_s
 
-    assert use == 7
-    assert can_be_fresh(version=7, use_step=use, max_staleness=0)
+    assert start(7, now_s=now_s) - now_s == pytest.approx(waited_s, abs=1e-6)
+    assert start(7, now_s=110.0 + needed_s) - (110.0 + needed_s) >= needed_s * (1 - 1e-6) - 1e-6
 
 
 def test_what_would_be_used_after_its_last_step_cannot_be_fresh() -> None:

@@ -4,12 +4,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from echo2swarm.dispatch.batcher import form
 from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import Dropped, SampleStatus
+from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
 from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
+from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.freshness import Freshness, judge
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
@@ -19,7 +19,7 @@ from tests.echo2swarm.dispatch.samples import ALICE, BOB, accepted, ask, prompts
 def dispatcher(with_rules: DispatchRules | None = None, *, num_prompts: int = 100) -> Dispatcher:
     made = Dispatcher(with_rules or rules())
     made.add_prompts(prompts(num_prompts))
-    made.version_published(PolicyVersion(0))
+    made.version_published(PolicyVersion(0), 0.0)
     return made
 
 
@@ -37,7 +37,7 @@ def record(dispatch: Dispatcher, lease: Lease) -> LeaseRecord:
 def finish(dispatch: Dispatcher, lease: Lease, *, version: int = 0, now_s: float = 0.0) -> None:
     for group_id, index in wanted(lease):
         key = (GroupId(group_id), index)
-        dispatch.begin_judging(key)
+        dispatch.begin_judging(record(dispatch, lease), key)
         dispatch.accept(record(dispatch, lease), key, accepted(version=version), now_s)
 
 
@@ -79,7 +79,7 @@ def test_no_more_is_leased_than_can_be_fresh_when_its_turn_comes() -> None:
 def test_no_more_is_leased_than_the_steps_that_are_left_can_use() -> None:
     dispatch = dispatcher(rules(max_staleness=5, groups_per_step=2, num_steps=3))
     leases = drain(dispatch)
-    dispatch.advance(2)
+    dispatch.advance(2, 0.0)
 
     assert len(leases) == 6
     assert isinstance(dispatch.grant(ask(BOB), 0.0), NoWork)
@@ -90,11 +90,11 @@ def test_at_staleness_zero_one_step_of_work_is_leased_and_only_for_the_current_v
     leases = drain(dispatch)
     for lease in leases:
         finish(dispatch, lease)
-    dispatch.take(dispatch.ready)
-    dispatch.advance(1)
+    dispatch.take(list(dispatch.ready))
+    dispatch.advance(1, 0.0)
 
     with_old = dispatch.grant(ask(version=0), 0.0)
-    dispatch.version_published(PolicyVersion(1))
+    dispatch.version_published(PolicyVersion(1), 0.0)
     with_new = dispatch.grant(ask(version=1), 0.0)
 
     assert len(leases) == 2
@@ -126,7 +126,7 @@ def test_only_the_samples_that_an_expired_lease_lacks_are_leased_again() -> None
     dispatch = dispatcher()
     lease = granted(dispatch.grant(ask(), 0.0))
     key = (GroupId(0), 0)
-    dispatch.begin_judging(key)
+    dispatch.begin_judging(record(dispatch, lease), key)
     dispatch.accept(record(dispatch, lease), key, accepted(), 1.0)
 
     overdue = dispatch.leases.overdue(now_s=10.0, next_step=0)
@@ -140,9 +140,9 @@ def test_only_the_samples_that_an_expired_lease_lacks_are_leased_again() -> None
 def test_a_lease_is_over_when_the_learner_is_past_its_deadline_step() -> None:
     dispatch = dispatcher(rules(max_staleness=1))
     lease = granted(dispatch.grant(ask(), 0.0))
-    dispatch.advance(1)
+    dispatch.advance(1, 0.0)
     at_deadline = dispatch.leases.overdue(now_s=0.0, next_step=1)
-    dispatch.advance(2)
+    dispatch.advance(2, 0.0)
 
     assert at_deadline == []
     assert [
@@ -158,7 +158,7 @@ def test_a_late_result_is_taken_once_and_the_second_one_is_not() -> None:
     key = (GroupId(0), 0)
 
     before = dispatch.status_of(key)
-    dispatch.begin_judging(key)
+    dispatch.begin_judging(record(dispatch, first), key)
     dispatch.accept(record(dispatch, first), key, accepted(), 11.0)
 
     assert before is SampleStatus.OPEN
@@ -171,7 +171,7 @@ def test_a_bad_result_sends_the_sample_to_another_node_first() -> None:
     lease = granted(dispatch.grant(ask(ALICE), 0.0))
     dispatch.refuse(record(dispatch, lease), (GroupId(0), 0), 1.0)
     dispatch.refuse(record(dispatch, lease), (GroupId(0), 1), 1.0)
-    dispatch.version_published(PolicyVersion(0))
+    dispatch.version_published(PolicyVersion(0), 0.0)
 
     assert wanted(granted(dispatch.grant(ask(BOB), 1.0))) == [(0, 0), (0, 1)]
 
@@ -209,10 +209,10 @@ def test_a_group_with_a_result_too_old_is_dropped_and_told_so() -> None:
     dispatch = dispatcher(rules(max_staleness=1))
     lease = granted(dispatch.grant(ask(), 0.0))
     key = (GroupId(0), 0)
-    dispatch.begin_judging(key)
+    dispatch.begin_judging(record(dispatch, lease), key)
     dispatch.accept(record(dispatch, lease), key, accepted(version=0), 1.0)
 
-    dropped = [dispatch.advance(step) for step in (1, 2)]
+    dropped = [dispatch.advance(step, 0.0) for step in (1, 2)]
 
     assert dropped == [[], [Dropped(GroupId(0), DropReason.STALE)]]
     assert dispatch.status_of((GroupId(0), 1)) is SampleStatus.STALE
@@ -224,7 +224,7 @@ def test_the_last_result_ends_the_lease_and_says_how_long_it_took() -> None:
     ends = []
     for index in (0, 1):
         key = (GroupId(0), index)
-        dispatch.begin_judging(key)
+        dispatch.begin_judging(record(dispatch, lease), key)
         ends.append(dispatch.accept(record(dispatch, lease), key, accepted(), 5.0)[1])
 
     assert ends[0] is None
@@ -234,7 +234,7 @@ def test_the_last_result_ends_the_lease_and_says_how_long_it_took() -> None:
 
 def test_a_restored_group_asks_only_for_what_it_lacks() -> None:
     dispatch = Dispatcher(rules(), next_step=1)
-    dispatch.version_published(PolicyVersion(1))
+    dispatch.version_published(PolicyVersion(1), 0.0)
     dispatch.restore(GroupId(4), b"\1\0\0\0", [accepted(version=1), None])
     dispatch.restore(GroupId(5), b"\1\0\0\0", [accepted(version=1), accepted(version=1)])
 
@@ -284,7 +284,7 @@ class Accounting(RuleBasedStateMachine):
         version = max(lease.min_version, self.newest - lag)
         fresh = judge(version=version, step=self.dispatch.next_step, max_staleness=1)
         if is_good and fresh is Freshness.ADMIT:
-            self.dispatch.begin_judging(key)
+            self.dispatch.begin_judging(lease, key)
             self.dispatch.accept(lease, key, accepted(version=version), self.now_s)
             self.num_taken[key] = self.num_taken.get(key, 0) + 1
         else:
@@ -305,7 +305,7 @@ class Accounting(RuleBasedStateMachine):
 
     @rule()
     def train(self) -> None:
-        formed = form(self.dispatch.ready, step=self.step, groups_per_step=2, max_staleness=1)
+        formed = self.dispatch.form()
         for group in formed.stale:
             self.note(self.dispatch.drop(group.group_id, DropReason.STALE))
         if formed.batch is None:
@@ -315,14 +315,14 @@ class Accounting(RuleBasedStateMachine):
         for group in formed.batch.groups:
             assert group.group_id not in self.outcomes, "a group ended twice"
             self.outcomes[group.group_id] = "trained"
-        self.note(*self.dispatch.advance(self.step + 1))
+        self.note(*self.dispatch.advance(self.step + 1, self.now_s))
         self.step += 1
 
     @precondition(lambda self: self.newest < self.step)
     @rule()
     def publish(self) -> None:
         self.newest = self.step
-        self.dispatch.version_published(PolicyVersion(self.newest))
+        self.dispatch.version_published(PolicyVersion(self.newest), self.now_s)
 
     @invariant()
     def no_sample_is_taken_twice(self) -> None:
@@ -352,9 +352,9 @@ class Accounting(RuleBasedStateMachine):
                 self.leased |= {group.group_id for group in lease.groups}
                 for group_id, index in wanted(lease):
                     key = (GroupId(group_id), index)
-                    self.dispatch.begin_judging(key)
                     found = self.dispatch.leases.get(lease.lease_id)
                     assert found is not None
+                    self.dispatch.begin_judging(found, key)
                     self.dispatch.accept(found, key, accepted(version=self.newest), self.now_s)
             self.train()
             self.publish_if_new()

@@ -10,7 +10,7 @@ import trio
 
 from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import Dropped
+from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.dispatch.groups import CompleteGroup, DropReason
 from echo2swarm.dispatch.leasing import LeaseRecord
 from echo2swarm.errors import StoreError
@@ -33,7 +33,7 @@ def leased() -> tuple[Lease, LeaseRecord]:
     """Return a lease of group 0 with two samples."""
     dispatch = Dispatcher(rules())
     dispatch.add_prompts(prompts(10))
-    dispatch.version_published(PolicyVersion(0))
+    dispatch.version_published(PolicyVersion(0), 0.0)
     lease = dispatch.grant(ask(), 0.0)
     assert isinstance(lease, Lease)
     record = dispatch.leases.get(lease.lease_id)

@@ -1,0 +1,306 @@
+"""What one node is given: only what it is expected to finish while it is of use.
+
+Four kinds of work, in this order: samples that somebody gave back, samples that somebody
+is late with, new prompts, and what this very node failed on before.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from math import floor, inf
+from typing import Final
+
+from echo2swarm import freshness
+from echo2swarm.dispatch.group_table import GroupTable
+from echo2swarm.dispatch.groups import Prompt
+from echo2swarm.dispatch.late_leases import LateLeases
+from echo2swarm.dispatch.learner_pace import LearnerPace
+from echo2swarm.dispatch.lease_rules import Cart, DispatchRules, NoWork
+from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord
+from echo2swarm.dispatch.open_group import OpenGroup
+from echo2swarm.dispatch.pace import Pace, PaceBook
+from echo2swarm.dispatch.prompt_queue import PromptQueue
+from protocols.ids import GroupId, PeerId, PolicyVersion
+from protocols.leases import MAX_GROUPS
+
+_MAX_SEEN: Final = 64
+"""Groups that one request looks at; the others' turn comes."""
+_MAX_AWAITED_SEEN: Final = 8
+_SAME_SPEED: Final = 1.25
+"""Nodes within this factor of the middle one are neither fast nor slow."""
+_MAX_LONGER: Final = 4.0
+RETRY_S: Final = 60.0
+RETRY_STEPS: Final = 20
+"""A node that is too slow is tried again after the longer of both: it may have become faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """The node that asks, as far as it is known."""
+
+    peer: PeerId
+    pace: Pace | None
+    num_in_hand: int
+    version: PolicyVersion
+    """What it will sample with."""
+    max_completions: int
+    broadcast_s: float | None
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a node is given."""
+
+    samples: list[tuple[OpenGroup, list[int]]]
+    use_by: int
+    """The last step that may use it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Chooser:
+    """Chooses by the state that the dispatcher keeps; opens groups as it needs them."""
+
+    rules: DispatchRules
+    groups: GroupTable
+    prompts: PromptQueue
+    leases: LeaseBook
+    late: LateLeases
+    paces: PaceBook
+    learner: LearnerPace
+    mean_tokens: Callable[[], float | None]
+    """Of the completions accepted lately."""
+    is_waiting: bool = False
+    """Whether the learner lacks groups for its next batch."""
+
+    def choose(self, node: Candidate) -> Choice | NoWork:
+        """Return what to lease to a node, or why nothing."""
+        limit = self._limit(node)
+        if isinstance(limit, NoWork):
+            return limit
+        max_groups = self.rules.lease_prompts
+        cart = Cart(
+            max_groups=MAX_GROUPS if max_groups is None else min(max_groups, MAX_GROUPS),
+            max_completions=limit,
+        )
+        others = list(islice(self._given_back(node), _MAX_SEEN))
+        for group in others:
+            if node.peer not in group.avoid:
+                self._add(cart, group, group.missing, node)
+        self._add_late(cart, node)
+        refusal = self._add_new(cart, node)
+        for group in others:
+            if node.peer in group.avoid:
+                self._add(cart, group, group.missing, node)
+        if not cart.chosen and self.is_waiting:
+            self._add_awaited(cart, node)
+        if not cart.chosen:
+            return refusal or NoWork("as much work is in flight as can be used in time")
+        return Choice(
+            samples=cart.chosen,
+            use_by=min(self._use_by(group, node) for group, _ in cart.chosen),
+        )
+
+    # How much.
+
+    def _limit(self, node: Candidate) -> int | NoWork:
+        """Return how many completions to lease at once, whatever they are."""
+        period_s = self.learner.period_s(node.now_s)
+        is_auto = self.rules.lease_prompts is None
+        if period_s is None or not self.rules.is_paced:
+            # Nothing is known of what is late; so long, everybody gets the same.
+            limit = self.rules.group_size if is_auto else node.max_completions
+        elif node.pace is None:
+            if node.num_in_hand:
+                return NoWork("its first lease is not finished, so its speed is not known yet")
+            limit = self.rules.trial_completions
+        elif self._is_too_slow(node, node.pace, period_s):
+            if node.num_in_hand or not self._may_try_again(node, node.pace, period_s):
+                return NoWork(self._too_slow(node, node.pace, period_s), is_lasting=True)
+            limit = 1
+        elif is_auto:
+            in_half_a_step = node.pace.num_within(period_s / 2) - node.num_in_hand
+            limit = floor(max(min(in_half_a_step, node.max_completions), self.rules.group_size))
+        else:
+            limit = node.max_completions
+        return min(limit, node.max_completions)
+
+    def _is_too_slow(self, node: Candidate, pace: Pace, period_s: float) -> bool:
+        """Whether not even one rollout is done in time, and others keep the learner going."""
+        is_outrun = len(self.groups) >= self.rules.groups_per_step or len(self.paces) > 1
+        return is_outrun and self._needed_s(node, pace) > self._usable_s(period_s)
+
+    def _needed_s(self, node: Candidate, pace: Pace) -> float:
+        return pace.slow_s(1) + (node.broadcast_s or 0.0)
+
+    def _usable_s(self, period_s: float) -> float:
+        return max(1, self.rules.max_staleness) * period_s
+
+    def _may_try_again(self, node: Candidate, pace: Pace, period_s: float) -> bool:
+        rest_s = max(RETRY_S, RETRY_STEPS * period_s)
+        return node.now_s - pace.granted_at_s >= rest_s
+
+    def _too_slow(self, node: Candidate, pace: Pace, period_s: float) -> str:
+        usable_s = self._usable_s(period_s)
+        arrives = f" and {node.broadcast_s:.2g} s for new weights" if node.broadcast_s else ""
+        return (
+            f"too slow to be of use: it needs {pace.slow_s(1):.2g} s for a rollout{arrives}, "
+            f"which is of use for {usable_s:.2g} s (max_staleness {self.rules.max_staleness}); "
+            "a faster engine or a larger max_staleness would help"
+        )
+
+    def _num_in_time(self, node: Candidate, use_by: int) -> float:
+        """Return how many completions, with those in hand, are done before step ``use_by``."""
+        if use_by < self.learner.next_step:
+            return 0.0
+        period_s = self.learner.period_s(node.now_s)
+        if period_s is None or node.pace is None or not self.rules.is_paced:
+            return inf
+        seconds = self.learner.start_s(use_by, node.now_s) - node.now_s
+        if len(self.groups) < self.rules.groups_per_step + self.is_waiting:
+            # The learner will wait for it: late is better than never, within reason.
+            seconds = max(seconds, period_s)
+        return node.pace.num_within(seconds) - node.num_in_hand
+
+    # Of what.
+
+    def _use_by(self, group: OpenGroup, node: Candidate) -> int:
+        version = node.version
+        if group.oldest_version is not None:
+            version = PolicyVersion(min(version, group.oldest_version))
+        return freshness.last_usable_step(version, max_staleness=self.rules.max_staleness)
+
+    def _given_back(self, node: Candidate) -> Iterator[OpenGroup]:
+        oldest = self.learner.next_step - self.rules.max_staleness
+        if node.version >= oldest:
+            yield from self.groups.with_missing()
+
+    def _add(self, cart: Cart, group: OpenGroup, indices: list[int], node: Candidate) -> None:
+        """Take as many of a group's samples as the node can finish before they are useless."""
+        if not indices:
+            return
+        room = self._num_in_time(node, self._use_by(group, node)) / self._longer(group)
+        room -= cart.num_completions
+        if room < 1:
+            return
+        cart.add(group, indices if room >= len(indices) else indices[: floor(room)])
+
+    def _longer(self, group: OpenGroup) -> float:
+        """Return by how much a group's completions are longer than others, from those it has."""
+        mean, usual = group.mean_tokens, self.mean_tokens()
+        if mean is None or not usual:
+            return 1.0
+        return min(max(mean / usual, 1 / _MAX_LONGER), _MAX_LONGER)
+
+    def _add_new(self, cart: Cart, node: Candidate) -> NoWork | None:
+        """Open groups; returns why not one of them, if that is for want of time."""
+        use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
+        room = None
+        rank = self._speed_rank(node)
+        while (prompt := self.prompts.choose(rank)) is not None and self._may_open(node, use_by):
+            if room is None:
+                room = self._num_in_time(node, use_by)
+            left = room - cart.num_completions
+            if left < 1:
+                return None if cart.chosen else self._no_time(node, use_by)
+            num = self.rules.group_size if left >= self.rules.group_size else floor(left)
+            if not cart.has_room_for(len(prompt.tokens), num):
+                break
+            self.prompts.remove(prompt)
+            cart.add(self._open(prompt, node), list(range(num)))
+        return None
+
+    def _open(self, prompt: Prompt, node: Candidate) -> OpenGroup:
+        nothing = [None] * self.rules.group_size
+        return self.groups.add(GroupId(prompt.index), prompt.tokens, nothing, version=node.version)
+
+    def _may_open(self, node: Candidate, use_by: int) -> bool:
+        if not self.rules.is_paced:
+            return use_by >= self.learner.next_step
+        num_outstanding = len(self.groups)
+        if num_outstanding >= self.rules.max_groups_outstanding:
+            return False
+        last_step = self.rules.num_steps - 1
+        is_needed = self._use_step(num_outstanding) <= last_step
+        return is_needed and self._use_step(self.groups.num_up_to(node.version)) <= use_by
+
+    def _use_step(self, groups_ahead: int) -> int:
+        return freshness.expected_use_step(
+            next_step=self.learner.next_step,
+            groups_ahead=groups_ahead,
+            groups_per_step=self.rules.groups_per_step,
+        )
+
+    def _no_time(self, node: Candidate, use_by: int) -> NoWork:
+        left_s = max(0.0, self.learner.start_s(use_by, node.now_s) - node.now_s)
+        return NoWork(
+            f"no rollout of version {node.version} would be done in the {left_s:.2g} s for which "
+            "it is of use; the next version brings work"
+        )
+
+    def _speed_rank(self, node: Candidate) -> float | None:
+        """Return how fast a node is among all; None if it is about as fast as most."""
+        middle_s = self.paces.median_each_s()
+        if node.pace is None or middle_s is None:
+            return None
+        if 1 / _SAME_SPEED <= node.pace.each_s / middle_s <= _SAME_SPEED:
+            return None
+        return self.paces.speed_rank(node.peer)
+
+    # Of what others are late with.
+
+    def _add_late(self, cart: Cart, node: Candidate) -> None:
+        """Take samples of late leases that this node is expected to finish sooner."""
+        if node.pace is None or not self.rules.is_paced:
+            return
+        for lease in self.late.now_late(node.now_s):
+            if not self._may_back_up(cart):
+                return
+            # One that has been late for long is expected to take as long again.
+            left_s = node.now_s - lease.granted_at_s
+            if lease.peer == node.peer or node.pace.usual_s(node.num_in_hand + 1) > left_s:
+                continue
+            by_group = self._lacking(lease)
+            if not by_group:
+                self.late.done_with(lease)
+            for group, indices in by_group.values():
+                if node.peer not in group.avoid and self._may_back_up(cart):
+                    self._add(cart, group, indices, node)
+
+    def _lacking(self, lease: LeaseRecord) -> dict[GroupId, tuple[OpenGroup, list[int]]]:
+        """Return what a lease lacks that nobody else is at work on."""
+        found: dict[GroupId, tuple[OpenGroup, list[int]]] = {}
+        for group_id, index in sorted(lease.unsettled):
+            group = self.groups.get_open(group_id)
+            if group is not None and group.slots[index].may_be_backed_up(lease.lease_id):
+                found.setdefault(group_id, (group, []))[1].append(index)
+        return found
+
+    def _may_back_up(self, cart: Cart) -> bool:
+        return self.groups.num_backups + cart.num_completions < self.rules.max_backups
+
+    def _add_awaited(self, cart: Cart, node: Candidate) -> None:
+        """Take samples that the learner waits for, if this node is much faster."""
+        if node.pace is None or not self.rules.is_paced:
+            return
+        own_s = node.pace.usual_s(node.num_in_hand + 1)
+        for group in islice(self.groups.oldest_open(), _MAX_AWAITED_SEEN):
+            if node.peer in group.avoid:
+                continue
+            indices = [
+                index
+                for index, slot in enumerate(group.slots)
+                if slot.holder is not None
+                and slot.may_be_backed_up(slot.holder)
+                and 2 * own_s < self._left_s(slot.holder, node)
+            ]
+            num_left = self.rules.max_backups - self.groups.num_backups - cart.num_completions
+            self._add(cart, group, indices[: max(0, num_left)], node)
+
+    def _left_s(self, lease_id: str, node: Candidate) -> float:
+        """Return how long a lease will still take, so far as can be said; 0 if not at all."""
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.peer == node.peer or lease.usual_s is None:
+            return 0.0
+        since_s = node.now_s - lease.granted_at_s
+        return max(lease.usual_s - since_s, since_s / 2)
