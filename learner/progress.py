@@ -1,41 +1,31 @@
 """How far the run is and how fast it goes, without I/O; what status and activation go by."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
 from typing import Final
 
-from echo2swarm.capacity import Delays, Workload, provisioned_rollouts_per_s
+from echo2swarm.capacity import (
+    Delays,
+    Forecast,
+    RecentValues,
+    Workload,
+    forecast,
+    percentile_95,
+    provisioned_rollouts_per_s,
+)
+from echo2swarm.capacity.model import MIN_TRAIN_S
 from echo2swarm.rates import Phase, Timeline, WindowSum
 from learner.config import RolloutTable
 
 WINDOW_S: Final = 300.0
-_KEPT: Final = 2000
-
-
-class RecentValues:
-    """Measurements of the last minutes."""
-
-    def __init__(self, window_s: float) -> None:
-        self._window_s = window_s
-        self._values: deque[tuple[float, float]] = deque(maxlen=_KEPT)
-
-    def add(self, value: float, now_s: float) -> None:
-        """Enter one measurement."""
-        self._values.append((now_s, value))
-
-    def get(self, now_s: float) -> list[float]:
-        """Return those of the window; the last one however old it is."""
-        recent = [value for at_s, value in self._values if at_s >= now_s - self._window_s]
-        return recent or [value for _, value in list(self._values)[-1:]]
+_OWN_PHASES: Final = (Phase.PUBLISHING, Phase.CHECKPOINTING)
+"""In which the learner neither trains nor waits for rollouts."""
 
 
 def p95(values: list[float]) -> float | None:
     """Return the 95th percentile (the largest of fewer than 20), or None of none."""
-    if not values:
-        return None
-    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))]
+    return percentile_95(values) if values else None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,10 +50,17 @@ class Progress:
     staleness: dict[int, int] = field(default_factory=dict)
     """As the ledger counts it."""
     accepted: WindowSum = field(init=False)
+    """Rollouts."""
+    refused: WindowSum = field(init=False)
+    """Rollouts that came and were no good."""
+    dropped: WindowSum = field(init=False)
+    """Rollouts that were accepted, and then no update could use."""
+    trained_tokens: WindowSum = field(init=False)
 
     def __post_init__(self) -> None:
         """Begin to measure."""
-        self.accepted = WindowSum(WINDOW_S, started_s=self.started_s)
+        for name in ("accepted", "refused", "dropped", "trained_tokens"):
+            setattr(self, name, WindowSum(WINDOW_S, started_s=self.started_s))
 
     @property
     def rollouts_per_step(self) -> int:
@@ -80,26 +77,64 @@ class Progress:
         values = self.step_s.get(now_s)
         return median(values) if values else None
 
+    def workload(self, now_s: float) -> Workload | None:
+        """Return what the learner does, as measured; None before the first update."""
+        train_s = self.typical_train_s(now_s)
+        if train_s is None or train_s < MIN_TRAIN_S:
+            return None
+        shares = self.timeline.shares(now_s, WINDOW_S)
+        training = shares.get(Phase.TRAINING, 0.0)
+        own = sum(shares.get(phase, 0.0) for phase in _OWN_PHASES)
+        return Workload(
+            rollouts_per_step=self.rollouts_per_step,
+            train_s=train_s,
+            max_staleness=self.rollouts.max_staleness,
+            publish_every=self.rollouts.publish_every,
+            overhead_s=train_s * own / training if training else 0.0,
+        )
+
+    def delays(self, now_s: float) -> Delays:
+        """Return B and g, as measured; 0 for what has not been."""
+        rollout = self.rollout_s.estimate(now_s)
+        rollout_s = rollout.p95 if rollout else 0.0
+        return Delays(
+            broadcast_s=p95(self.broadcast_s.get(now_s)) or 0.0,
+            rollout_s=rollout_s,
+            # Leases wait on their nodes for each other, and are held all the while.
+            occupied_s=rollout_s,
+            rollout_times_s=rollout.quantiles() if rollout else (),
+        )
+
+    def forecast(self, now_s: float, *, rollouts_per_s: float) -> Forecast | None:
+        """Return what nodes that can make so much keep the learner at; None if not known yet."""
+        workload = self.workload(now_s)
+        if workload is None:
+            return None
+        return forecast(workload, self.delays(now_s), rollouts_per_s=rollouts_per_s)
+
     def needed_rollouts_per_s(self, now_s: float) -> float | None:
         """Return the supply that keeps the learner busy, headroom included.
 
         None while that isn't known, or if no supply would: then more is always better.
         """
-        train_s = self.typical_train_s(now_s)
-        if not train_s:
+        workload = self.workload(now_s)
+        if workload is None:
             return None
-        workload = Workload(
-            rollouts_per_step=self.rollouts_per_step,
-            train_s=train_s,
-            max_staleness=self.rollouts.max_staleness,
-            publish_every=self.rollouts.publish_every,
+        needed = provisioned_rollouts_per_s(
+            workload, self.delays(now_s), headroom=self.rollouts.headroom
         )
-        delays = Delays(
-            broadcast_s=p95(self.broadcast_s.get(now_s)) or 0.0,
-            rollout_s=p95(self.rollout_s.get(now_s)) or 0.0,
-        )
-        needed = provisioned_rollouts_per_s(workload, delays, headroom=self.rollouts.headroom)
         return needed if isfinite(needed) else None
+
+    def refused_share(self, now_s: float) -> float | None:
+        """Return the share of rollouts lately submitted that were refused; None of none."""
+        refused = self.refused.per_s(now_s)
+        submitted = self.accepted.per_s(now_s) + refused
+        return refused / submitted if submitted > 0 else None
+
+    def dropped_share(self, now_s: float) -> float | None:
+        """Return the share of rollouts lately accepted that no update could use; None of none."""
+        accepted = self.accepted.per_s(now_s)
+        return min(1.0, self.dropped.per_s(now_s) / accepted) if accepted > 0 else None
 
     def advice(self, now_s: float, *, num_nodes: int) -> str:
         """Return what the run owner could do, in one sentence."""
