@@ -15,7 +15,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.1.0"
+PROTOCOL_ID: Final = "/echo2/status/1.2.0"
 MAX_REQUEST_BYTES: Final = 256
 MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
 """Enough for ``MAX_NODES`` nodes, each refused for every reason."""
@@ -91,6 +91,48 @@ class StalenessCount(Message, frozen=True):
     num_rollouts: Count
 
 
+class Quantity(Message, frozen=True):
+    """Something that varies, as measured lately."""
+
+    p50: float
+    p95: float
+    num_samples: Count
+    """How many measurements it rests on."""
+    is_prior: bool = False
+    """Assumed, or tried out before there was real work."""
+
+
+class Outlook(Message, frozen=True):
+    """What the capacity model says of the run, and from what."""
+
+    train: Quantity | None
+    """Seconds for one update."""
+    broadcast: Quantity | None
+    """Seconds from publish to applied."""
+    rollout: Quantity | None
+    """Seconds from a lease to its last result."""
+    capacity_rollouts_per_s: float
+    """What the active nodes make when they work all the time."""
+    required_rollouts_per_s: float | None
+    """What just keeps the learner busy; nil if it is unknown, or none would."""
+    step_s: float | None
+    """Seconds from one update to the next, predicted."""
+    busy_share: Share | None
+    """The share of its time that the learner trains, predicted."""
+    binds: str
+    """What sets its pace: learner, supply, latency; empty if that is unknown."""
+    min_staleness: Count | None
+    """The smallest bound with which the learner never waits and nothing is wasted."""
+    refused_share: Share | None
+    """Of the rollouts submitted lately."""
+    dropped_share: Share | None
+    """Of the rollouts accepted lately, those that no update could use."""
+    usd_per_hour: float
+    """Of the active nodes."""
+    usd_per_million_tokens: float | None
+    """What the active nodes cost per million trained tokens, lately."""
+
+
 class StatusReply(Message, frozen=True):
     """One run, as its learner knows it."""
 
@@ -135,3 +177,5 @@ class StatusReply(Message, frozen=True):
     """The least time in which the measured links can bring the newest version to all nodes."""
     upload_bytes_per_s: float | None = None
     """What the learner can send, measured from what nodes received."""
+    outlook: Outlook | None = None
+    """What the capacity model says."""

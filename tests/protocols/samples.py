@@ -265,6 +265,21 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             advice="",
             nodes=(NODE_STATUS,),
         ),
+            outlook=status.Outlook(
+                train=status.Quantity(8.0, 8.5, 36),
+                broadcast=status.Quantity(1.25, 1.5, 70),
+                rollout=status.Quantity(4.0, 6.0, 0, is_prior=True),
+                capacity_rollouts_per_s=20.0,
+                required_rollouts_per_s=16.0,
+                step_s=8.5,
+                busy_share=0.9375,
+                binds="learner",
+                min_staleness=2,
+                refused_share=0.03125,
+                dropped_share=0.0,
+                usd_per_hour=0.25,
+                usd_per_million_tokens=0.125,
+            ),
     ),
 }
 """By protocol: a sample of each message that travels as a frame of its own or under a seal."""
