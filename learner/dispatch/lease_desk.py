@@ -27,6 +27,7 @@ log = structlog.get_logger()
 
 _LONGEST_NAP_S: Final = 1.0
 _SHORTEST_NAP_S: Final = 0.05
+_WASTE: Final = frozenset({DropReason.STALE, DropReason.GAVE_UP})
 
 
 class LeaseDesk:
@@ -142,6 +143,9 @@ class LeaseDesk:
             groups = [drop.group_id for drop in drops if drop.reason is reason]
             tell = log.info if reason is DropReason.RUN_ENDED else log.warning
             tell("groups.dropped", reason=reason.value, count=len(groups), groups=groups[:20])
+            if reason in _WASTE:
+                num_lost = len(groups) * self.dispatcher.rules.group_size
+                self._progress.dropped.add(num_lost, trio.current_time())
         self._bell.ring()
         await self._ledger.dropped(drops, now_unix_s=time.time())
 

@@ -246,6 +246,8 @@ class RolloutService:
             is_fault = reason is not Reason.ALREADY_ANSWERED
             if is_fault:
                 self._nodes.refused(peer, reason, details[reason], count)
+                if self._nodes.get(peer) is not None:  # strangers must not spoil the figures
+                    self._progress.refused.add(count, trio.current_time())
             tell = log.warning if is_fault else log.info
             tell(
                 "rollouts.refused",

@@ -153,6 +153,8 @@ class TrainingLoop:
         self._progress.train_s.add(train_s, trio.current_time())
         self._progress.staleness = await self._ledger.staleness_histogram()
         self._progress.reward_mean = fmean(r.reward for r in _rollouts(batch))
+        num_tokens = sum(rollout.num_tokens for rollout in _rollouts(batch))
+        self._progress.trained_tokens.add(num_tokens, trio.current_time())
         for rollout in _rollouts(batch):
             self._nodes.trained(rollout.peer, 1)
         log.info(
