@@ -1,0 +1,29 @@
+"""Which nodes to activate: the cheapest set that keeps the learner busy.
+
+The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
+"""
+
+from echo2swarm.selection.offers import (
+    Addition,
+    Choice,
+    Limits,
+    Need,
+    Offer,
+    Selection,
+    Shortfall,
+    effective,
+)
+from echo2swarm.selection.select import Effort, select
+
+__all__ = [
+    "Addition",
+    "Choice",
+    "Effort",
+    "Limits",
+    "Need",
+    "Offer",
+    "Selection",
+    "Shortfall",
+    "effective",
+    "select",
+]
