@@ -35,6 +35,7 @@ from echo2swarm.network import bulk_tls
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.libp2p import open_network
 from echo2swarm.weights.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.lines import Lines
 from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.store import open_store
 from echo2swarm.weights.traffic import Traffic
@@ -367,7 +368,7 @@ async def our_receiver(folder: Path, size_bytes: int, *, has_bulk: bool) -> None
         await network.connect(holder)
         async with watching() as watch:
             await fetch_payload(
-                network,
+                Lines(network),
                 store,
                 ref,
                 holders=lambda: [holder.peer],

@@ -1,19 +1,20 @@
-"""Answering one downloader's stream about one payload, without I/O.
+"""Answering one downloader's stream, about one payload after the other, without I/O.
 
-Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.0.0``.
+Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.1.0``.
 
 The caller reports each request, and performs what it gets back, in order. What
 a downloader may do wrong raises; the caller then breaks the stream off::
 
     NEW --Open--> LOOKING_UP --found--> OPEN (WantHashes, WantChunk, Held, any number)
-                      +--not found--> CLOSED
+     ^                +--not found--> CLOSED      |
+     +---------------------- Done ----------------+
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from protocols.chunks import MAX_OUTSTANDING, Held, Open, Request, WantChunk, WantHashes
+from protocols.chunks import MAX_OUTSTANDING, Done, Held, Open, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
@@ -54,7 +55,12 @@ class NoteHeld:
     indices: tuple[int, ...]
 
 
-Effect = LookUp | NoteHeld | SendHashes | SendChunk | SendRefusal
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """The downloader wants no more: drop what is not answered yet; another payload may follow."""
+
+
+Effect = LookUp | NoteHeld | SendHashes | SendChunk | SendRefusal | EndTurn
 
 
 class _State(Enum):
@@ -81,11 +87,15 @@ class ServeSession:
         """
         if isinstance(request, Open):
             if self._state is not _State.NEW:
-                raise RemoteProtocolError("opened a second payload on one stream")
+                raise RemoteProtocolError("opened a payload before the last was done")
             self._state = _State.LOOKING_UP
             return LookUp(request.root_sha256, request.held)
         if self._state is not _State.OPEN:
             raise RemoteProtocolError("asked before the stream was open")
+        if isinstance(request, Done):
+            self._state, self._num_outstanding = _State.NEW, 0
+            self._holds = _holds_nothing
+            return EndTurn()
         if isinstance(request, Held):
             self._check(max(request.indices))
             return NoteHeld(request.indices)
@@ -108,7 +118,7 @@ class ServeSession:
         return SendRefusal(Reason.UNKNOWN_PAYLOAD)
 
     def answered(self) -> None:
-        """Note that an answer was sent."""
+        """Note that an answer was sent, of those asked for since the last :class:`EndTurn`."""
         if not self._num_outstanding:
             raise LocalProtocolError("answered what was not asked")
         self._num_outstanding -= 1

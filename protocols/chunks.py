@@ -1,7 +1,8 @@
 """Chunk transfer between peers; specification: ``docs/specs/chunks.md``.
 
-The downloader opens a stream per payload and holder, and asks; the holder
-answers, and tells unasked of chunks that it has come to offer since. A holder
+The downloader opens a stream to each holder, names a payload, and asks; the holder
+answers, and tells unasked of chunks that it has come to offer since. When it is done with
+a payload, it may name another on the same stream. A holder
 offers only what it has verified. The source of a payload offers less than it has:
 it deals each chunk to one downloader first (:mod:`echo2swarm.broadcast.dealer`),
 and is told what they hold, whoever they have it from.
@@ -19,7 +20,7 @@ from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS, Digest
 from protocols.reasons import Reason
 
-PROTOCOL_ID: Final = "/echo2/chunks/2.0.0"
+PROTOCOL_ID: Final = "/echo2/chunks/2.1.0"
 MAX_REQUEST_BYTES: Final = MAX_CHUNKS // 8 + 1024
 """The longest request is an opening with a bitmap."""
 MAX_REPLY_BYTES: Final = MAX_CHUNKS * 32 + 1024
@@ -35,7 +36,7 @@ ChunkIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CHUNKS)]
 
 
 class Open(Message, frozen=True, tag="open"):
-    """First message of a stream: which payload it is about."""
+    """First message of a stream, and after :class:`Done`: which payload it is about now."""
 
     root_sha256: Digest
     held: Bitmap = b""
@@ -60,8 +61,12 @@ class Held(Message, frozen=True, tag="held"):
     ]
 
 
+class Done(Message, frozen=True, tag="done"):
+    """The downloader wants no more of the payload, whatever it has asked for; no request."""
+
+
 class Holding(Message, frozen=True, tag="holding"):
-    """First answer: what the holder offers now."""
+    """Answer to :class:`Open`: what the holder offers now."""
 
     bitmap: Bitmap
     has_hashes: bool
@@ -95,7 +100,7 @@ class Refused(Message, frozen=True, tag="refused"):
     index: ChunkIndex | None = None
 
 
-Request = Open | WantHashes | WantChunk | Held
+Request = Open | WantHashes | WantChunk | Held | Done
 Reply = Holding | Have | Hashes | Chunk | Refused
 
 

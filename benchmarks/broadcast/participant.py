@@ -26,7 +26,7 @@ from echo2swarm.network.addresses import split_address
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p import open_network
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.library import VersionLibrary, open_library
+from echo2swarm.weights.library import HeldVersion, VersionLibrary, open_library
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from echo2swarm.weights.serve import ChunkServer
@@ -40,6 +40,10 @@ from protocols.sampling import SamplingParams
 PORT: Final = 4001
 RUN: Final = RunId("broadcast")
 RULES: Final = PolicyRules(sampling=SamplingParams(1.0, 16, (0,)), max_staleness=0, publish_every=1)
+FIRST: Final = PolicyVersion(0)
+FIRST_BYTES: Final = 4_000_000
+"""Enough to go over bulk streams, which the version that is measured finds open."""
+MEASURED: Final = PolicyVersion(1)
 TICK_S: Final = 0.25
 REDIAL_S: Final = 1.0
 GOSSIP_S: Final = 2.0
@@ -87,30 +91,33 @@ async def _lead(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    """Publish one snapshot when told, and serve it; one that is here already, at once."""
+    """Publish snapshots when told, and serve them; one that is here already, at once."""
     # Where nobody passes anything on there is nothing to deal.
     rate_of = None if args.star else lambda _: None
     ChunkServer(network, library.store, traffic, upload_rate_of=rate_of)
     announcer = ManifestAnnouncer(network, RUN)
     held = library.newest
-    if held is None:
-        _write_model(args.folder / "model", args.bytes)
-        held = await publish_version(
-            library,
-            version=PolicyVersion(0),
-            snapshot=args.folder / "model",
-            assets=args.folder / "model",
-            rules=RULES,
-            key=identity.key,
-        )
-    else:
+    if held is not None:
         await announcer.announce(held.sealed)
+
+    async def prepare(version: PolicyVersion, size_bytes: int) -> HeldVersion:
+        folder = args.folder / f"model-{version}"
+        _write_model(folder, size_bytes, seed=version)
+        return await publish_version(
+            library, version=version, snapshot=folder, assets=folder, rules=RULES, key=identity.key
+        )
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(announcer.run)
         nursery.start_soon(_tick, traffic, lambda: args.bytes)
         say("ready", peer=network.peer, address=network.addresses()[0])
         async for command in commands():
-            if command["do"] == "publish":
+            if command["do"] == "open":
+                await announcer.announce((await prepare(FIRST, FIRST_BYTES)).sealed)
+            elif command["do"] == "prepare":
+                held = await prepare(MEASURED, args.bytes)
+                say("prepared", payload_sent_bytes=traffic.sent_bytes)
+            elif command["do"] == "publish" and held is not None:
                 say("published", at_s=time.monotonic())
                 await announcer.announce(held.sealed)
         nursery.cancel_scope.cancel()
@@ -148,9 +155,10 @@ async def _follow(
     )
 
     def held_bytes() -> int:
-        if sync.held is not None:
-            return sync.held.manifest.weights.size_bytes
-        return 0 if sync.progress is None else sync.progress.held_bytes
+        if sync.progress is not None:
+            return sync.progress.held_bytes
+        held = sync.held
+        return held.manifest.weights.size_bytes if held and held.manifest.version else 0
 
     async with trio.open_nursery() as nursery:
         await nursery.start(sync.run)
@@ -168,8 +176,10 @@ async def _follow(
 
 
 async def _tell_held(sync: PolicySync) -> None:
-    await sync.next_version(None)
-    say("held", at_s=time.monotonic())
+    after = None
+    while True:
+        after = PolicyVersion((await sync.next_version(after)).manifest.version)
+        say("opened" if after == FIRST else "held", at_s=time.monotonic())
 
 
 async def _tick(traffic: Traffic, held_bytes: Callable[[], int]) -> NoReturn:
@@ -221,13 +231,15 @@ class _GarbageStore:
 
     async def read_chunk(self, payload: Payload, index: int) -> bytes:
         data = await self._store.read_chunk(payload, index)
+        if payload.ref.size_bytes <= 2 * FIRST_BYTES:
+            return data  # It would be shunned before it is measured what that costs.
         return bytes([data[0] ^ 1]) + data[1:]
 
 
-def _write_model(folder: Path, size_bytes: int) -> None:
+def _write_model(folder: Path, size_bytes: int, *, seed: int) -> None:
     """Write a snapshot of random bytes; what they mean is of no interest here."""
     folder.mkdir()
-    rng = random.Random(0)
+    rng = random.Random(seed)
     (folder / "config.json").write_text("{}")
     with (folder / "model.safetensors").open("wb") as file:
         for left in range(size_bytes, 0, -1_000_000):

@@ -31,7 +31,7 @@ RECORD_BYTES: Final = 17 * 1024
 """OpenSSL holds less than this of a record that is not here whole."""
 LOW_WATER_BYTES: Final = 256 * 1024
 """In a large frame, waking up is worth it for this much..."""
-LOW_WATER_SHARE: Final = 1 / 16
+LOW_WATER_SHARE: Final = 1 / 4
 """... or for this share of the receive buffer, lest the sender have to wait for us to wake up."""
 LINGER_S: Final = 2.0
 FIRST_LOOK_S: Final = 0.001

@@ -17,7 +17,8 @@ import structlog
 import trio
 
 from echo2swarm.errors import NetworkError, StoreError
-from echo2swarm.network.base import Network, Stream
+from echo2swarm.network.base import Stream
+from echo2swarm.weights.lines import GOODBYE_S, Line, Lines
 from echo2swarm.weights.offering import WholeOffering, in_messages
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.shunned import Shunned
@@ -56,11 +57,12 @@ from protocols.reasons import Reason
 
 OPEN_S: Final = 15.0
 """A holder that has not said within this what it holds is tried again later."""
+RESUME_S: Final = 5.0
+"""The same on a kept stream, after which a new one is tried: it may have died unnoticed."""
 MAX_SMALL_BYTES: Final = 512 * 1024
 """So little hardly delays control messages; a connection of its own would cost more."""
 MAX_SMALL_HOLDERS: Final = 3
 """So many are asked for something small."""
-GOODBYE_S: Final = 1.0
 MAX_CHECKS: Final = 4
 """Chunks that are checked and written at once, over all holders."""
 LOOK_S: Final = 0.5
@@ -89,7 +91,7 @@ def _ignore(*_: object) -> None:
 
 
 async def fetch_payload(
-    network: Network,
+    lines: Lines,
     store: PayloadStore,
     ref: PayloadRef,
     *,
@@ -108,7 +110,7 @@ async def fetch_payload(
     by cancelling. What has arrived by then stays, and the next call goes on from there.
 
     Args:
-        network: ours.
+        lines: streams to holders; they are kept for the next payload.
         store: where it goes.
         ref: what to fetch.
         holders: asked again and again while the download runs.
@@ -137,7 +139,7 @@ async def fetch_payload(
             )
             fetch = _Fetch(
                 core,
-                network=network,
+                lines=lines,
                 store=store,
                 payload=payload,
                 traffic=traffic,
@@ -158,7 +160,7 @@ class _Fetch:
         self,
         core: ChunkPull,
         *,
-        network: Network,
+        lines: Lines,
         store: PayloadStore,
         payload: Payload,
         traffic: Traffic,
@@ -168,7 +170,8 @@ class _Fetch:
         shunned: Shunned,
     ) -> None:
         self._core = core
-        self._network = network
+        self._lines = lines
+        self._borrowed: dict[PeerId, Line] = {}
         self._store = store
         self._payload = payload
         self._traffic = traffic
@@ -204,7 +207,7 @@ class _Fetch:
 
     def _worth_opening(self, holders: Iterable[PeerId]) -> list[PeerId]:
         """Return whom to open a stream to now: for a small payload only a few, the source first."""
-        others = set(holders) - self._scopes.keys() - {self._network.peer}
+        others = set(holders) - self._scopes.keys() - {self._lines.peer}
         worth = [peer for peer in sorted(others) if self._may_open(peer)]
         if self._is_small:
             worth.sort(key=lambda peer: peer != self._source)
@@ -225,19 +228,12 @@ class _Fetch:
 
     async def _pull_from(self, peer: PeerId, scope: trio.CancelScope) -> None:
         """Pull from one holder until it is dropped or lost; then it may be tried again."""
-        ref = self._payload.ref
-        largest_bytes = max(ref.chunk_bytes, 32 * ref.num_chunks, 8 * chunks.MAX_HAVE_INDICES)
         scope.deadline = trio.current_time() + OPEN_S
         why = "no answer"
         with scope:
             try:
-                async with self._network.open_stream(
-                    peer,
-                    chunks.PROTOCOL_ID,
-                    max_frame_bytes=largest_bytes + 1024,
-                    bulk=not self._is_small,
-                ) as stream:
-                    await self._converse(peer, stream, scope)
+                if not await self._pull_over_line(peer, scope, fresh=False):
+                    await self._pull_over_line(peer, scope, fresh=True)
             except NetworkError as exc:
                 why = str(exc)
             except RemoteProtocolError as exc:
@@ -252,17 +248,58 @@ class _Fetch:
         _log.debug("holder.closed", peer=short(peer), why=why, retry_s=pause_s)
         self._perform(self._core.holder_lost(peer, _now_s()))
 
-    async def _converse(self, peer: PeerId, stream: Stream, scope: trio.CancelScope) -> None:
-        told = WholeOffering(self._payload)
-        told.take_news()
+    async def _pull_over_line(self, peer: PeerId, scope: trio.CancelScope, *, fresh: bool) -> bool:
+        """Pull over one stream; returns False, soon, if it was a kept one that is dead."""
+        async with self._lines.to(peer, bulk=not self._is_small, fresh=fresh) as line:
+            told = WholeOffering(self._payload)
+            told.take_news()
+            answer = await self._begin(peer, line)
+            if answer is None:
+                return False
+            if isinstance(answer, Refused):
+                raise NetworkError(f"{short(peer)} refused: {answer.reason}")
+            if not isinstance(answer, Holding):
+                raise RemoteProtocolError(f"{type(answer).__name__} before Holding")
+            scope.deadline = inf  # from here on, each request has its own
+            line.is_sound = True
+            self._borrowed[peer] = line
+            try:
+                await self._converse(peer, line.stream, scope, answer, told)
+            except (NetworkError, RemoteProtocolError, StoreError):
+                line.is_sound = False
+                raise
+            finally:
+                del self._borrowed[peer]
+        return True
+
+    async def _begin(self, peer: PeerId, line: Line) -> Reply | None:
+        """Name the payload; returns the answer, or None if a kept line gives none."""
         held = self._payload.bitmap() if peer == self._source else b""
-        await stream.send(encode(Open(self._payload.root, held), max_bytes=MAX_REQUEST_BYTES))
-        holding = await self._receive(stream)
-        if isinstance(holding, Refused):
-            raise NetworkError(f"{short(peer)} refused: {holding.reason}")
-        if not isinstance(holding, Holding):
-            raise RemoteProtocolError(f"{type(holding).__name__} before Holding")
-        scope.deadline = inf  # from here on, each request has its own
+        opening = encode(Open(self._payload.root, held), max_bytes=MAX_REQUEST_BYTES)
+        if not line.is_used:
+            await line.stream.send(opening)
+            return await self._receive(line.stream)
+        try:
+            with trio.move_on_after(RESUME_S):
+                await line.stream.send(opening)
+                while True:
+                    answer = await self._receive(line.stream)
+                    if _is_answer_to_open(answer):
+                        return answer
+                    if isinstance(answer, Chunk):
+                        self._traffic.add_received(peer, len(answer.data))
+        except NetworkError as exc:
+            _log.debug("line.dead", peer=short(peer), error=str(exc))
+        return None
+
+    async def _converse(
+        self,
+        peer: PeerId,
+        stream: Stream,
+        scope: trio.CancelScope,
+        holding: Holding,
+        told: WholeOffering,
+    ) -> None:
         failure: NetworkError | RemoteProtocolError | StoreError | None = None
         outbox, to_send = trio.open_memory_channel[Request](MAX_OUTSTANDING + 1)
         async with trio.open_nursery() as nursery:
@@ -414,8 +451,15 @@ class _Fetch:
         if fault is Reason.BAD_CHUNK_HASH:
             self._shunned.add(holder)
         self._outboxes.pop(holder, None)
+        if holder in self._borrowed:
+            self._borrowed[holder].is_sound = False
         if holder in self._scopes:
             self._scopes[holder].cancel()
+
+
+def _is_answer_to_open(reply: Reply) -> bool:
+    """Whether a reply on a used stream is about the new payload, and not the one before."""
+    return isinstance(reply, Holding) or (isinstance(reply, Refused) and reply.index is None)
 
 
 async def _send_held(stream: Stream, told: WholeOffering) -> None:

@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from echo2swarm.errors import StoreError
-from echo2swarm.network.base import Network
 from echo2swarm.weights.arrival import (
     Bridged,
     Facts,
@@ -22,6 +21,7 @@ from echo2swarm.weights.arrival import (
 )
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
 from echo2swarm.weights.library import VersionLibrary
+from echo2swarm.weights.lines import Lines
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.rebuild import CODECS, rebuild
 from echo2swarm.weights.shunned import Shunned
@@ -41,7 +41,7 @@ class Obtainer:
     """Makes versions held, one at a time.
 
     Args:
-        network: ours.
+        lines: streams to holders.
         library: where versions go.
         learner: whose uplink is spared.
         holders: the peers that may hold chunks now.
@@ -53,7 +53,7 @@ class Obtainer:
 
     def __init__(
         self,
-        network: Network,
+        lines: Lines,
         library: VersionLibrary,
         *,
         learner: PeerId,
@@ -63,7 +63,7 @@ class Obtainer:
         on_fault: Callable[[PeerId, Reason], None],
         shunned: Shunned | None = None,
     ) -> None:
-        self._network = network
+        self._lines = lines
         self._library = library
         self._store = library.store
         self._learner = learner
@@ -239,7 +239,7 @@ class Obtainer:
         self, ref: PayloadRef, *, on_progress: Callable[[FetchProgress], None] = lambda _: None
     ) -> Payload:
         return await fetch_payload(
-            self._network,
+            self._lines,
             self._store,
             ref,
             holders=self._holders,

@@ -5,8 +5,9 @@ source of what it published deals it (:mod:`echo2swarm.weights.dealing`).
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from typing import Final, assert_never
 
@@ -25,6 +26,7 @@ from echo2swarm.weights.traffic import Traffic
 from protocols import chunks
 from protocols.chunk_serve import (
     Effect,
+    EndTurn,
     LookUp,
     NoteHeld,
     SendChunk,
@@ -55,10 +57,14 @@ LOOK_UP_S: Final = 3.0
 """A payload nobody here has heard of may be announced within this: news travels on many ways."""
 IDLE_S: Final = 600.0
 """A downloader that asks for nothing this long is gone."""
+BETWEEN_S: Final = 3600.0
+"""A stream on which no payload is asked for is kept open this long, while there is room."""
 SEND_S: Final = 60.0
 """A downloader that does not take one answer within this is gone."""
 MAX_STREAMS: Final = 256
 MAX_STREAMS_PER_PEER: Final = 8
+MAX_KEPT: Final = MAX_STREAMS // 2
+"""With more streams than this, none is kept once its payload is done: others need the room."""
 
 _log = structlog.get_logger()
 
@@ -94,6 +100,7 @@ class ChunkServer:
         self._upload_rate_of = upload_rate_of
         self._rng = rng or random.Random()  # noqa: S311 - nobody gains by guessing
         self._tables: dict[bytes, Table] = {}
+        self._num_streams = 0
         network.serve(
             chunks.PROTOCOL_ID,
             self._serve,
@@ -106,11 +113,31 @@ class ChunkServer:
         )
 
     async def _serve(self, stream: Stream) -> None:
+        self._num_streams += 1
+        try:
+            session = ServeSession()
+            within_s = SEND_S
+            while await self._serve_payload(stream, session, within_s=within_s):
+                if self._num_streams > MAX_KEPT:
+                    return
+                within_s = BETWEEN_S
+        finally:
+            self._num_streams -= 1
+
+    async def _serve_payload(
+        self, stream: Stream, session: ServeSession, *, within_s: float
+    ) -> bool:
+        """Serve one payload; returns whether the downloader may ask for another afterwards."""
+        try:
+            request = await _receive(stream, within_s=within_s)
+        except NetworkError:
+            if within_s == BETWEEN_S:
+                return False  # It had all that it wanted.
+            raise
         if stream.peer in self._shunned:
             await _send(stream, Refused(Reason.BAD_CHUNK_HASH))
-            return
-        session = ServeSession()
-        look_up = session.request_received(await _receive(stream, within_s=SEND_S))
+            return False
+        look_up = session.request_received(request)
         if not isinstance(look_up, LookUp):
             raise LocalProtocolError(f"{look_up} is no answer to a first request")
         payload = None
@@ -118,7 +145,7 @@ class ChunkServer:
             payload = await self._store.wait_for(look_up.root_sha256)
         if payload is None:
             await _send(stream, Refused(session.not_found().reason))
-            return
+            return False
         held: list[int] = []
         if look_up.held:
             held += indices_in(look_up.held, num_chunks=payload.ref.num_chunks)
@@ -126,7 +153,7 @@ class ChunkServer:
             session.found(num_chunks=payload.ref.num_chunks, holds=offering.may_have)
             bitmap = bitmap_of(offering.take_news(), num_chunks=payload.ref.num_chunks)
             await _send(stream, Holding(bitmap, payload.hashes is not None))
-            await self._converse(stream, payload, session, offering)
+            return await self._converse(stream, payload, session, offering)
 
     @contextmanager
     def _offering(self, peer: PeerId, payload: Payload, held: Sequence[int]) -> Iterator[Offering]:
@@ -146,15 +173,25 @@ class ChunkServer:
 
     async def _converse(
         self, stream: Stream, payload: Payload, session: ServeSession, offering: Offering
-    ) -> None:
+    ) -> bool:
+        """Answer until the downloader is done (returns True), or gone."""
+        turn = _Turn()
         async with trio.open_nursery() as nursery:
             # As long as what a downloader may have open: the reader never waits for the answerer.
             to_do, next_to_do = trio.open_memory_channel[Effect](MAX_OUTSTANDING)
             nursery.start_soon(
-                self._answer_requests, stream, payload, session, offering, next_to_do
+                partial(
+                    self._answer_requests,
+                    stream,
+                    payload,
+                    session=session,
+                    offering=offering,
+                    to_do=next_to_do,
+                    turn=turn,
+                )
             )
-            nursery.start_soon(_tell_news, stream, offering)
-            nursery.start_soon(offering.watch)
+            nursery.start_soon(_tell_news, stream, offering, turn)
+            nursery.start_soon(turn.do, offering.watch)
             try:
                 while stream.peer not in self._shunned:
                     effect = session.request_received(await _receive(stream, within_s=IDLE_S))
@@ -164,27 +201,39 @@ class ChunkServer:
                         case SendChunk(index):
                             offering.asked(index)
                             to_do.send_nowait(effect)
+                        case EndTurn():
+                            # Whoever is sending finishes: half a frame would spoil the stream.
+                            turn.end()
+                            to_do.close()
+                            return True
                         case _:
                             to_do.send_nowait(effect)
             except NetworkError:
                 pass  # The downloader has what it wanted, or is gone.
             nursery.cancel_scope.cancel()
+        return False
 
     async def _answer_requests(
         self,
         stream: Stream,
         payload: Payload,
+        *,
         session: ServeSession,
         offering: Offering,
         to_do: "trio.MemoryReceiveChannel[Effect]",
+        turn: "_Turn",
     ) -> None:
         async for effect in to_do:
-            await self._answer(stream, payload, effect)
+            await self._answer(stream, payload, effect, turn)
+            if turn.is_over:
+                return
             if isinstance(effect, SendChunk):
                 offering.sent(effect.index)
             session.answered()
 
-    async def _answer(self, stream: Stream, payload: Payload, effect: Effect) -> None:
+    async def _answer(
+        self, stream: Stream, payload: Payload, effect: Effect, turn: "_Turn"
+    ) -> None:
         match effect:
             case SendHashes():
                 if payload.hashes is None:
@@ -198,22 +247,51 @@ class ChunkServer:
                     _log.info("chunk.unreadable", peer=short(stream.peer), error=str(exc))
                     await _send(stream, Refused(Reason.UNKNOWN_PAYLOAD, index))
                     return
-                await self._budget.wait(len(data))
+                await turn.do(self._budget.wait, len(data))
+                if turn.is_over:
+                    return
                 await _send_parts(stream, *in_two_parts(index, data))
                 self._traffic.add_sent(stream.peer, len(data))
             case SendRefusal(reason, index):
                 await _send(stream, Refused(reason, index))
-            case LookUp() | NoteHeld():
+            case LookUp() | NoteHeld() | EndTurn():
                 raise LocalProtocolError(f"{type(effect).__name__} is nothing to answer")
             case _:
                 assert_never(effect)
 
 
-async def _tell_news(stream: Stream, offering: Offering) -> None:
+async def _tell_news(stream: Stream, offering: Offering, turn: "_Turn") -> None:
     while True:
-        await offering.wait_for_news()
+        await turn.do(offering.wait_for_news)
+        if turn.is_over:
+            return
         for indices in in_messages(offering.take_news()):
             await _send(stream, Have(indices))
+
+
+class _Turn:
+    """One payload's time on a stream: when it ends, all waiting ends, and no sending."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._scopes: set[trio.CancelScope] = set()
+
+    async def do(self, wait: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Await ``wait``, which must be no sending, as long as the turn lasts."""
+        if self.is_over:
+            return
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await wait(*args)
+            finally:
+                self._scopes.discard(scope)
+
+    def end(self) -> None:
+        """End the turn."""
+        self.is_over = True
+        for scope in self._scopes:
+            scope.cancel()
 
 
 async def _receive(stream: Stream, *, within_s: float) -> Request:

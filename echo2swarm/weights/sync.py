@@ -23,6 +23,7 @@ from echo2swarm.network.base import Network
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource
 from echo2swarm.weights.library import HeldVersion, VersionLibrary
+from echo2swarm.weights.lines import Lines
 from echo2swarm.weights.obtain import Obtainer
 from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.traffic import Traffic
@@ -79,8 +80,9 @@ class PolicySync:
         self._learner = learner
         self._holders = holders
         self._rng = rng
+        self._lines = Lines(network)
         self._obtainer = Obtainer(
-            network,
+            self._lines,
             library,
             learner=learner,
             holders=holders,
@@ -155,6 +157,7 @@ class PolicySync:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_drain, messages)
+            nursery.start_soon(self._lines.run)
             nursery.start_soon(self._poll)
             task_status.started()
             await self._follow()

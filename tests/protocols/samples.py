@@ -204,6 +204,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         chunks.WantHashes(),
         chunks.WantChunk(index=1),
         chunks.Held(indices=(0, 1)),
+        chunks.Done(),
         chunks.Holding(bitmap=b"\x03", has_hashes=True),
         chunks.Have(indices=(0, 1)),
         chunks.Hashes(sha256s=b"\x44" * 64),
@@ -264,7 +265,6 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             upload_bytes_per_s=5_000_000.0,
             advice="",
             nodes=(NODE_STATUS,),
-        ),
             outlook=status.Outlook(
                 train=status.Quantity(8.0, 8.5, 36),
                 broadcast=status.Quantity(1.25, 1.5, 70),
@@ -280,6 +280,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
                 usd_per_hour=0.25,
                 usd_per_million_tokens=0.125,
             ),
+        ),
     ),
 }
 """By protocol: a sample of each message that travels as a frame of its own or under a seal."""

@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_serve import LookUp, NoteHeld, SendChunk, SendHashes, SendRefusal, ServeSession
-from protocols.chunks import MAX_OUTSTANDING, Held, Open, Request, WantChunk, WantHashes
+from protocols.chunk_serve import (
+    EndTurn,
+    LookUp,
+    NoteHeld,
+    SendChunk,
+    SendHashes,
+    SendRefusal,
+    ServeSession,
+)
+from protocols.chunks import MAX_OUTSTANDING, Done, Held, Open, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
@@ -40,9 +48,22 @@ def test_asking_before_opening_breaks_the_protocol(request_: Request) -> None:
         ServeSession().request_received(request_)
 
 
-def test_a_stream_is_about_one_payload() -> None:
-    with pytest.raises(RemoteProtocolError, match="second payload"):
+def test_a_stream_is_about_one_payload_at_a_time() -> None:
+    with pytest.raises(RemoteProtocolError, match="before the last was done"):
         open_session().request_received(Open(ROOT))
+
+
+def test_after_done_another_payload_may_be_asked_for_and_nothing_of_the_last() -> None:
+    session = open_session()
+    for _ in range(MAX_OUTSTANDING):
+        session.request_received(WantChunk(0))
+    assert session.request_received(Done()) == EndTurn()
+    with pytest.raises(RemoteProtocolError, match="before the stream was open"):
+        session.request_received(WantChunk(0))
+    assert session.request_received(Open(b"\1" * 32)) == LookUp(b"\1" * 32, b"")
+    session.found(num_chunks=2, holds={1}.__contains__)
+    assert session.request_received(WantChunk(0)) == SendRefusal(Reason.UNKNOWN_CHUNK, 0)
+    assert session.request_received(WantChunk(1)) == SendChunk(1)
 
 
 def test_a_chunk_beyond_the_last_breaks_the_protocol() -> None:
@@ -85,6 +106,7 @@ def test_answering_what_was_not_asked_is_our_own_mistake() -> None:
 requests = st.one_of(
     st.just(Open(ROOT)),
     st.just(WantHashes()),
+    st.just(Done()),
     st.builds(WantChunk, st.integers(0, 5)),
     st.builds(Held, st.tuples(st.integers(0, 5))),
 )
@@ -100,7 +122,7 @@ def test_no_order_of_requests_gets_what_is_not_held(asked: list[Request]) -> Non
             return
         if isinstance(effect, LookUp):
             session.found(num_chunks=4, holds={0, 2}.__contains__)
-        elif not isinstance(effect, NoteHeld):
+        elif not isinstance(effect, NoteHeld | EndTurn):
             session.answered()
         if isinstance(effect, SendChunk):
             assert effect.index in {0, 2}

@@ -14,6 +14,7 @@ from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
 from echo2swarm.network.memory import MemoryHub
 from echo2swarm.weights.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.lines import Lines
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.shunned import SHUN_S, Shunned
@@ -22,6 +23,7 @@ from echo2swarm.weights.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     Chunk,
+    Done,
     Hashes,
     Have,
     Held,
@@ -55,7 +57,8 @@ class Peer:
         self.faults: list[tuple[PeerId, Reason]] = []
         self.progress: list[FetchProgress] = []
         self.shunned = Shunned()
-        ChunkServer(network, store, self.traffic, shunned=self.shunned)
+        self.lines = Lines(network)
+        self.server = ChunkServer(network, store, self.traffic, shunned=self.shunned)
 
     async def put(self, payload: Made, *, num_chunks: int | None = None) -> Payload:
         stored = await self.store.begin(payload.ref)
@@ -68,7 +71,7 @@ class Peer:
 
     async def fetch(self, payload: Made, *, source: PeerId | None = None) -> Payload:
         return await fetch_payload(
-            self.network,
+            self.lines,
             self.store,
             payload.ref,
             holders=self.network.connected_peers,
@@ -146,7 +149,7 @@ async def serve_one_chunk(stream: Stream, payload: Made) -> None:
             case WantChunk(index):
                 await say(stream, Chunk(index, memoryview(payload.chunks[index])))
                 break
-            case Open() | Held():
+            case Open() | Held() | Done():
                 raise AssertionError
     while True:
         await hear(stream)
@@ -161,7 +164,7 @@ async def serve_garbage(stream: Stream, payload: Made) -> None:
                 await say(stream, Hashes(payload.hashes))
             case WantChunk(index):
                 await say(stream, Chunk(index, memoryview(bytes(len(payload.chunks[index])))))
-            case Open() | Held():
+            case Open() | Held() | Done():
                 raise AssertionError
 
 
@@ -176,7 +179,7 @@ async def flip_a_bit(stream: Stream, payload: Made) -> None:
                 data = bytearray(payload.chunks[index])
                 data[len(data) // 2] ^= 1
                 await say(stream, Chunk(index, memoryview(bytes(data))))
-            case Open() | Held():
+            case Open() | Held() | Done():
                 raise AssertionError
 
 
