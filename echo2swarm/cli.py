@@ -1,4 +1,4 @@
-"""``swarm``: look at a run, from anywhere or where it runs.
+"""``swarm``: look at a run, from anywhere or where it runs; and plan one.
 
 Nothing heavy is imported before ``--help`` has answered.
 """
@@ -85,6 +85,53 @@ def report(*, run_dir: Path, out_dir: Path | None) -> None:
     from echo2swarm.report import write_report  # noqa: PLC0415
 
     click.echo(write_report(run_dir, out_dir or run_dir / "report"))
+
+
+@swarm.command()
+@click.argument("assumptions", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--run", "run_dir", type=_FOLDER, help="Plan with what was measured in this run directory."
+)
+@click.option(
+    "--max-staleness",
+    type=click.IntRange(0, 64),
+    help="The largest S to consider, instead of what ASSUMPTIONS say.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON, for programs.")
+@click.option(
+    "--png", type=click.Path(path_type=Path), help="Draw cost over S into this file or folder."
+)
+@click.option("--example", is_flag=True, help="Print a file of assumptions to begin with.")
+def plan(
+    *,
+    assumptions: Path | None,
+    run_dir: Path | None,
+    max_staleness: int | None,
+    as_json: bool,
+    png: Path | None,
+    example: bool,
+) -> int:
+    """Say how many nodes of which kind a run needs, with which S, and what it will cost.
+
+    Goes by the TOML file ASSUMPTIONS, by what was measured in a run, or by both: then prices,
+    limits and further offers are the file's. Exits with 1 if nothing that is allowed would keep
+    the learner busy, and says what would.
+    """
+    if example:
+        from echo2swarm.planning.assumptions import example as example_text  # noqa: PLC0415
+
+        click.echo(example_text(), nl=False)
+        return 0
+    from echo2swarm.planning.plan_command import PlanOptions, show_plan  # noqa: PLC0415
+
+    options = PlanOptions(
+        file=assumptions,
+        run_dir=run_dir,
+        max_staleness=max_staleness,
+        as_json=as_json,
+        png=png,
+    )
+    return 0 if show_plan(options) else FAILURE
 
 
 def main() -> None:
