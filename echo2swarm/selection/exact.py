@@ -75,7 +75,7 @@ class _Search:
     @property
     def cutoff(self) -> float:
         """What isn't cheaper than this is of no interest."""
-        return self.best_cost - _GAP * abs(self.best_cost)
+        return self.best_cost * (1 - _GAP)
 
     def give_up(self, bound: float) -> None:
         self.is_complete = False
@@ -96,7 +96,7 @@ def exact(
     search = _Search(market, left_s, None)
     if start is not None:
         search.consider(start)
-    for box in _boxes(market):
+    for box in [] if market.is_hopeless() else _boxes(market):
         search.push(0.0, box)
     while search.queue:
         bound, _, box = heapq.heappop(search.queue)

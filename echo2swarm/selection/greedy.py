@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from echo2swarm.selection.market import TOLERANCE, Floats, Market
 
 _LADDER: Final = (0.0, 0.02, 0.07, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
+_SHORT_LADDER: Final = (0.0, 0.1, 0.5, 2.0, 10.0, 100.0)
 _MAX_DROPS: Final = 400
 _GROWTHS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 6.0)
 """How much more than for an instant broadcast is asked for, at each of the B that are tried."""
@@ -23,6 +24,8 @@ _GROWTHS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 6.0)
 def greedy(market: Market) -> Floats | None:
     """Return a set that suffices and is allowed, or None if none was found."""
     best, best_cost = None, inf
+    if market.is_hopeless():
+        return None
     for broadcast_s in broadcast_times_s(market):
         found = _cheapest_at(market, broadcast_s, below=best_cost)
         if found is not None and (cost := float(market.cost @ found)) < best_cost:
@@ -62,6 +65,10 @@ class _Tools:
             supply - self.market.need.z * np.sqrt(np.maximum(var, 0.0)) >= self.target
         )
 
+    def keeps_limits(self, x: Floats) -> bool:
+        burden = float(self.burden @ x)
+        return burden <= self.burden_limit * (1 + 1e-9) and self.market.is_allowed(x)
+
 
 def _cheapest_at(market: Market, broadcast_s: float, *, below: float) -> Floats | None:
     links = market.links
@@ -73,34 +80,45 @@ def _cheapest_at(market: Market, broadcast_s: float, *, below: float) -> Floats 
         return None
     needed = market.need.needed_rollouts_per_s(broadcast_s)
     tools = _Tools(market, upper, burden, limit, needed)
+    found = _fill(tools, market.cost)
+    if found is None:
+        return None  # All together are not enough.
+    if tools.keeps_limits(found):
+        # Nothing binds, so that no price makes it cheaper.
+        return found if market.cost @ found < below and market.is_solution(found) else None
     best, best_cost = None, below
-    for extra in _prices(tools):
-        found = _fill(tools, market.cost + extra)
-        if found is None:
-            continue
-        cost = float(market.cost @ found)
-        if cost < best_cost and market.is_solution(found):
-            best, best_cost = found, cost
-        if not extra.any() and _keeps_limits(tools, found):
-            break  # Nothing binds: no price makes it cheaper.
+    for ladder in _ladders(tools, found):
+        if not _is_kept_by(tools, ladder[-1]):
+            continue  # Then lower prices don't do, either.
+        for extra in ladder:
+            found = _fill(tools, market.cost + extra)
+            if found is None or not tools.keeps_limits(found):
+                continue
+            cost = float(market.cost @ found)
+            if cost < best_cost and market.is_solution(found):
+                best, best_cost = found, cost
+            break  # A higher price would only make it dearer.
     return best
 
 
-def _prices(tools: _Tools) -> Iterator[Floats]:
-    """Yield what to add to each cost so that limits are kept."""
+def _is_kept_by(tools: _Tools, extra: Floats) -> bool:
+    found = _fill(tools, tools.market.cost + extra)
+    return found is not None and tools.keeps_limits(found)
+
+
+def _ladders(tools: _Tools, unpriced: Floats) -> Iterator[list[Floats]]:
+    """Yield rising additions to each cost, so that the limits that ``unpriced`` breaks are kept."""
     market = tools.market
-    scale = float(np.median(market.cost)) if market.size else 0.0
-    burden_scale = float(np.median(np.abs(tools.burden))) if market.size else 0.0
-    burden_steps = _LADDER if tools.burden_limit < inf and burden_scale > 0 else (0.0,)
-    node_steps = _LADDER if market.limits.max_nodes is not None else (0.0,)
-    for node_price in node_steps:
-        for burden_price in burden_steps:
-            priced = tools.burden * (burden_price / burden_scale) if burden_price else 0.0
-            yield scale * (node_price + priced) * np.ones(market.size)
-
-
-def _keeps_limits(tools: _Tools, x: Floats) -> bool:
-    return tools.market.is_allowed(x) and float(tools.burden @ x) <= tools.burden_limit * (1 + 1e-9)
+    scale = float(np.median(market.cost))
+    burden_scale = float(np.median(np.abs(tools.burden))) or 1.0
+    is_burdened = tools.burden @ unpriced > tools.burden_limit
+    most_nodes = market.limits.max_nodes
+    is_crowded = most_nodes is not None and unpriced.sum() > most_nodes
+    for node_price in _SHORT_LADDER if is_crowded else (0.0,):
+        yield [
+            scale * (node_price + tools.burden * (burden_price / burden_scale))
+            for burden_price in (_LADDER if is_burdened else (0.0,))
+        ]
 
 
 def _fill(tools: _Tools, price: Floats) -> Floats | None:

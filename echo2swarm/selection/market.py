@@ -91,6 +91,13 @@ class Market:
         needed = self.need.needed_rollouts_per_s(self.broadcast_s(x))
         return self.assured(x) >= needed * (1 - TOLERANCE)
 
+    def is_hopeless(self) -> bool:
+        """Whether all together would be too few even if weights came at once."""
+        at_once_s = self.need.broadcast_s if self.links is None else 0.0
+        return float(self.mu @ self.upper) < self.need.needed_rollouts_per_s(at_once_s) * (
+            1 - TOLERANCE
+        )
+
     def is_solution(self, x: Floats) -> bool:
         """Whether ``x`` is allowed and suffices."""
         return self.is_allowed(x) and self.suffices(x)

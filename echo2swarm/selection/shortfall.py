@@ -11,7 +11,7 @@ from echo2swarm.selection.offers import Addition, Limits, Need, Offer, Shortfall
 
 _MAX_MORE_STALENESS: Final = 16
 _MAX_ADDED: Final = 100_000
-NO_LIMITS: Final = Limits()
+_MAX_GUESSES: Final = 5
 
 
 def shortfall_of(
@@ -101,8 +101,10 @@ def _addition(
     if not isfinite(needed):
         return None
     # The deviations of more nodes add up, so a few more than the mean asks for may be needed.
-    number = ceil((needed - market.assured(chosen)) / best.rollouts_per_s - 1e-9)
-    while 0 < number <= _MAX_ADDED:
+    number = max(1, ceil((needed - market.assured(chosen)) / best.rollouts_per_s - 1e-9))
+    for _ in range(_MAX_GUESSES):
+        if number > _MAX_ADDED:
+            break
         joined = replace(best, key="", count=number, num_active=0, may_start=True)
         if _cheapest([*offers, joined], need, limits) is not None:
             return Addition(
