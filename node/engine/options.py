@@ -48,6 +48,8 @@ class SleepOptions(Options, frozen=True):
 
     rollouts_per_s: Positive = 10.0
     """How fast it is; a call takes its number of completions divided by this."""
+    spread: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.0
+    """Coefficient of variation of how long equal calls take; their mean is as said above."""
     num_tokens: AtLeastOne = 8
     """Length of every completion; the sampling's limit, if that is less."""
     load_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0

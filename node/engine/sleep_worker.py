@@ -68,7 +68,7 @@ class SleepEngine:
             raise RuntimeError("no policy is loaded")
         start_s = time.monotonic()
         num_wanted = sum(len(group.samples) for group in call.groups)
-        end_s = start_s + num_wanted / self._options.rollouts_per_s
+        end_s = start_s + num_wanted / self._options.rollouts_per_s * self._factor(call)
         while (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _TICK_S))
             done = (time.monotonic() - start_s) / (end_s - start_s)
@@ -83,6 +83,15 @@ class SleepEngine:
             for sample in group.samples
         )
         return Generated(completions, time.monotonic() - start_s)
+
+    def _factor(self, call: Generate) -> float:
+        """Return by how much longer than on average this call takes: lognormal, of mean 1."""
+        if not self._options.spread:
+            return 1.0
+        variance = math.log1p(self._options.spread**2)
+        seed = call.groups[0].samples[0].seed if call.groups and call.groups[0].samples else 0
+        rng = random.Random(seed)  # noqa: S311 - not a secret
+        return rng.lognormvariate(-variance / 2, math.sqrt(variance))
 
     def _complete(
         self,

@@ -10,7 +10,7 @@ from protocols.errors import MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS
 from tests.protocols.samples import MESSAGES
 
-REQUESTS, REPLIES = MESSAGES["chunks"][:4], MESSAGES["chunks"][4:]
+REQUESTS, REPLIES = MESSAGES["chunks"][:5], MESSAGES["chunks"][5:]
 
 
 @pytest.mark.parametrize("message", REQUESTS, ids=lambda m: type(m).__name__)

@@ -27,6 +27,7 @@ from protocols.chunks import (
     Done,
     Hashes,
     Have,
+    Held,
     Holding,
     Open,
     Refused,
@@ -152,6 +153,8 @@ async def serve_one(stream: Stream, payload: Made) -> None:
                 await say(stream, Chunk(index, memoryview(payload.chunks[index])))
             case Done():
                 return
+            case Held():
+                raise AssertionError
 
 
 async def test_the_next_payload_comes_over_the_stream_of_the_last(
