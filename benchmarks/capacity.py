@@ -23,7 +23,14 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.capacity import Delays, Forecast, Workload, forecast, provisioned_rollouts_per_s
+from echo2swarm.capacity import (
+    Delays,
+    Forecast,
+    Workload,
+    forecast,
+    percentile_95,
+    provisioned_rollouts_per_s,
+)
 from echo2swarm.cli_errors import run_cli
 from echo2swarm.errors import SwarmError
 from echo2swarm.run_reader import read_run
@@ -122,6 +129,8 @@ class Measured:
     outlook: Outlook | None
     """What the learner itself said of it, from its own measurements."""
     lease_s: tuple[float, ...]
+    broadcast_s: tuple[float, ...]
+    """Of each node and version, those that travelled while the pipeline filled left out."""
     num_leased: int
     num_stale: int
     """Completions that were leased, and of those that were refused or dropped as too old."""
@@ -203,6 +212,7 @@ async def run_once(folder: Path, cell: Cell, scale: Scale) -> Measured:
         metrics = swarm.metrics()
         granted = [e["num_completions"] for e in swarm.events("lease.granted")]
         ended = swarm.events("lease.ended")
+        applied = swarm.events("version.applied")
     steps = record.steps[num_filling(cell) - 1 :]
     share = busy_share(steps)
     if share is None or len(steps) < scale.num_steps:
@@ -214,6 +224,11 @@ async def run_once(folder: Path, cell: Cell, scale: Scale) -> Measured:
         metrics=metrics[num_filling(cell) :],
         outlook=outlooks[-1] if outlooks else None,
         lease_s=tuple(e["took_s"] for e in ended if e["outcome"] == "done"),
+        broadcast_s=tuple(
+            e["broadcast_s"]
+            for e in applied
+            if e["version"] >= num_filling(cell) and e["broadcast_s"] is not None
+        ),
         num_leased=sum(granted),
         num_stale=sum(r.count for r in record.refusals or () if r.reason.value == "stale"),
     )
@@ -246,7 +261,7 @@ def overhead_of(measured: Measured, scale: Scale) -> Overhead:
     ends = [m["train_s"] + m["write_s"] + m["wait_s"] for m in busy]
     return Overhead(
         step_s=max(0.0, median(ends) - scale.train_s),
-        broadcast_s=max(0.0, median(m["broadcast_s"] or 0.0 for m in measured.metrics)),
+        broadcast_s=percentile_95(measured.broadcast_s),
         rollout_s=max(0.0, min(measured.lease_s, default=lease_s) - lease_s),
     )
 
