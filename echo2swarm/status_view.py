@@ -27,6 +27,7 @@ from echo2swarm.humane import (
     printable,
     rod,
 )
+from echo2swarm.status_outlook import forecast_text, outlook_facts
 from protocols.activation import NodeState
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Reachability, ReasonCount, StatusReply
@@ -136,6 +137,7 @@ def _facts(
                 )
             ),
         ),
+        *outlook_facts(status.outlook, plain=plain),
         ("weights", _weights(status, wide=wide)),
         (
             "refused",
@@ -175,6 +177,7 @@ def _shares(status: StatusReply, *, width: int, plain: bool) -> str:
         f"{format_percent(status.busy_share)}   "
         f"waiting {bar(status.bubble_share, width=width, ascii_only=plain)} "
         f"{format_percent(status.bubble_share)}   over {format_seconds(status.window_s)}"
+        f"{forecast_text(status.outlook)}"
     )
 
 

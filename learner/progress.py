@@ -15,7 +15,9 @@ from echo2swarm.capacity import (
     provisioned_rollouts_per_s,
 )
 from echo2swarm.capacity.model import MIN_TRAIN_S
+from echo2swarm.planning.advice import Situation
 from echo2swarm.rates import Phase, Timeline, WindowSum
+from echo2swarm.selection import Need
 from learner.config import RolloutTable
 
 WINDOW_S: Final = 300.0
@@ -136,25 +138,23 @@ class Progress:
         accepted = self.accepted.per_s(now_s)
         return min(1.0, self.dropped.per_s(now_s) / accepted) if accepted > 0 else None
 
-    def advice(self, now_s: float, *, num_nodes: int) -> str:
-        """Return what the run owner could do, in one sentence."""
-        if self.is_finished:
-            return "the run is finished"
-        if not num_nodes:
-            return "no node is connected: hand out the ticket"
-        needed = self.needed_rollouts_per_s(now_s)
-        if self.typical_train_s(now_s) is None:
-            return "measuring"
-        if needed is None:
-            return (
-                "the learner waits for every version: a larger max_staleness would overlap "
-                "training with generation"
+    def situation(self, now_s: float, *, num_nodes: int) -> Situation:
+        """Return what advice goes by, as far as the learner's pace tells."""
+        workload = self.workload(now_s)
+        delays = self.delays(now_s)
+        shares = self.timeline.shares(now_s, WINDOW_S)
+        need = None
+        if workload is not None:
+            need = Need(
+                workload=workload,
+                rollout_s=delays.rollout_s,
+                broadcast_s=delays.broadcast_s,
+                headroom=self.rollouts.headroom,
             )
-        bubble = self.timeline.shares(now_s, WINDOW_S).get(Phase.WAITING, 0.0)
-        if bubble > 0.1:
-            supplied = self.accepted.per_s(now_s)
-            return (
-                f"add nodes: {supplied:.2f} rollouts/s are supplied, {needed:.2f} keep the "
-                "learner busy"
-            )
-        return "the learner is busy"
+        return Situation(
+            num_nodes=num_nodes,
+            is_finished=self.is_finished,
+            need=need,
+            broadcast_s=delays.broadcast_s,
+            busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
+        )

@@ -11,10 +11,12 @@ import structlog
 import trio
 
 from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.planning.advice import advise
 from echo2swarm.weights.traffic import Traffic
 from learner.nodes.links import Links
 from learner.nodes.node_table import NodeTable
 from learner.nodes.rates import Phase
+from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
 from learner.run_dir import write_atomically
 from protocols.codec import decode, encode
@@ -31,6 +33,7 @@ from protocols.status import (
 )
 
 WRITE_EVERY_S: Final = 1.0
+ADVISE_EVERY_S: Final = 2.0
 _NAP_S: Final = 0.25
 
 log = structlog.get_logger()
@@ -55,6 +58,8 @@ class StatusService:
         self._nodes = nodes
         self._progress = progress
         self._traffic = traffic
+        self._advised: tuple[bool, int, str] | None = None
+        self._advise_at_s = 0.0
 
     async def answer(self, _peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one request.
@@ -117,11 +122,21 @@ class StatusService:
             refusals=tuple(ReasonCount(r, c) for r, c in refusals.most_common()),
             worst_heartbeat_delay_s=max(delays_s, default=0.0),
             payload_bytes_sent=self._traffic.sent_bytes,
-            advice=progress.advice(now_s, num_nodes=len(self._nodes.present)),
+            advice=self._advice(now_s),
             nodes=tuple(lines),
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
+            outlook=outlook_of(progress, self._nodes, now_s),
         )
+
+    def _advice(self, now_s: float) -> str:
+        """Return what the owner could do; thought over now and then, and when much changes."""
+        facts = (self._progress.is_finished, len(self._nodes.present))
+        if self._advised is None or self._advised[:2] != facts or now_s >= self._advise_at_s:
+            situation = situation_of(self._progress, self._nodes, self._links, now_s)
+            self._advised = (*facts, advise(situation))
+            self._advise_at_s = now_s + ADVISE_EVERY_S
+        return self._advised[2]
 
     def _expected_broadcast_s(self) -> float | None:
         if self._nodes.update_bytes is None:

@@ -44,8 +44,9 @@ def show_plan(options: PlanOptions) -> bool:
         click.echo(plan_json(plan, assumptions))
     else:
         console = Console(highlight=False)
-        width = console.width if console.is_terminal else max(_FILE_COLUMNS, console.width)
-        console.print(plan_view(plan, assumptions), width=width)
+        if not console.is_terminal:
+            console.width = max(_FILE_COLUMNS, console.width)
+        console.print(plan_view(plan, assumptions))
     if options.png is not None:
         file = write_plot(plan, options.png)
         click.echo(f"picture: {file}", err=True)

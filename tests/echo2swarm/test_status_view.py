@@ -6,7 +6,7 @@ from rich.console import Console
 from echo2swarm.status_view import eta_s, sort_nodes, status_view
 from protocols.activation import NodeState
 from protocols.reasons import Reason
-from protocols.status import ReasonCount, StalenessCount, StatusReply
+from protocols.status import Outlook, Quantity, ReasonCount, StalenessCount, StatusReply
 from tests.echo2swarm.sample_status import STATUS, node_with, status_with
 
 
@@ -177,3 +177,41 @@ def test_time_to_go_follows_from_the_update_and_the_busy_share() -> None:
     assert eta_s(status_with(learner_step=32)) == 0.0
     assert eta_s(status_with(train_s=None)) is None
     assert eta_s(status_with(busy_share=0.0)) is None
+
+
+def test_the_forecast_stands_beside_what_was_measured_and_says_what_it_rests_on() -> None:
+    outlook = Outlook(
+        train=Quantity(8.0, 8.5, 36),
+        broadcast=Quantity(1.25, 1.5, 70),
+        rollout=Quantity(4.0, 6.0, 0, is_prior=True),
+        capacity_rollouts_per_s=14.0,
+        required_rollouts_per_s=16.0,
+        step_s=9.1,
+        busy_share=0.875,
+        binds="supply",
+        min_staleness=2,
+        refused_share=0.031,
+        dropped_share=0.0,
+        usd_per_hour=1.5,
+        usd_per_million_tokens=0.125,
+    )
+    told = status_with(outlook=outlook)
+
+    assert fact(told, "learner").endswith("over 120 s   forecast 88 %")
+    assert fact(told, "measured") == (
+        "update 8.00 s-8.50 s (36x);  broadcast 1.25 s-1.50 s (70x);  "
+        "rollout 4.00 s-6.00 s (assumed)"
+    )
+    assert fact(told, "capacity") == (
+        "14.0/s possible, 16.0/s required;  staleness 2 needed;  rollouts are short;  3 % refused"
+    )
+    assert fact(told, "cost") == (
+        "$1.50/h for the active nodes;  $0.125 per million trained tokens"
+    )
+    assert max(len(line) for line in shown(told, width=80)) <= 80
+
+
+def test_what_is_not_known_yet_takes_no_line() -> None:
+    outlook = Outlook(None, None, None, 0.0, None, None, None, "", None, None, None, 0.0, None)
+
+    assert shown(status_with(outlook=outlook), width=80) == shown(STATUS, width=80)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.config import RolloutTable
+from echo2swarm.capacity import RecentValues
 from learner.nodes.rates import Phase, Timeline, WindowSum, WorkingRate
-from learner.progress import Progress, RecentValues, p95
+from learner.progress import p95
 
 
 def test_a_rate_is_over_the_window_or_what_has_passed_of_it() -> None:
@@ -101,43 +101,3 @@ def test_the_95th_percentile_of_few_values_is_the_largest() -> None:
     assert p95([]) is None
     assert p95([3.0, 1.0, 2.0]) == 3.0
     assert p95([float(i) for i in range(100)]) == 95.0
-
-
-def progress(*, max_staleness: int = 2) -> Progress:
-    table = RolloutTable(
-        prompts_per_step=2, group_size=5, max_staleness=max_staleness, headroom=0.5
-    )
-    return Progress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
-
-
-def test_the_need_is_known_once_an_update_was_timed() -> None:
-    made = progress()
-    before = made.needed_rollouts_per_s(0.0)
-    made.train_s.add(2.0, 0.0)
-
-    assert before is None
-    assert made.needed_rollouts_per_s(0.0) == pytest.approx(10 / 2 * 1.5)
-
-
-def test_where_no_supply_is_enough_there_is_no_need_to_state() -> None:
-    made = progress(max_staleness=0)
-    made.train_s.add(2.0, 0.0)
-
-    assert made.needed_rollouts_per_s(0.0) is None
-    assert "max_staleness" in made.advice(0.0, num_nodes=1)
-
-
-def test_advice_names_what_is_missing() -> None:
-    made = progress()
-    nobody = made.advice(0.0, num_nodes=0)
-    early = made.advice(0.0, num_nodes=1)
-    made.train_s.add(2.0, 0.0)
-    made.timeline.enter(Phase.WAITING, 0.0)
-    starved = made.advice(10.0, num_nodes=1)
-    made.timeline.enter(Phase.TRAINING, 10.0)
-    fed = made.advice(400.0, num_nodes=1)
-
-    assert "ticket" in nobody
-    assert early == "measuring"
-    assert starved.startswith("add nodes")
-    assert fed == "the learner is busy"
