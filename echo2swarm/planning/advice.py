@@ -21,6 +21,8 @@ FREE_BELOW: Final = 1.25
 """Up to this times the need nobody is said to be superfluous: the selector keeps as much."""
 MAX_STALENESS: Final = 16
 """Nobody is advised to allow more: rewards suffer."""
+MAX_ADDED: Final = 10_000
+"""Nobody is advised to add more nodes."""
 _BUSY: Final = 0.97
 
 
@@ -194,13 +196,22 @@ def _nodes(situation: Situation, lacking: float) -> list[str]:
     if lacks is not None and lacks.add is not None:
         count, key = lacks.add.count, lacks.add.like
     else:
-        known = [offer for offer in situation.offers if offer.rollouts_per_s]
-        best = min(known, key=lambda o: (o.usd_per_hour / (o.rollouts_per_s or 1.0), o.key))
+        best = _best_value(situation.offers, at_least=lacking / MAX_ADDED)
+        if best is None:
+            return ["add faster nodes"]
         count, key = ceil(lacking / (best.rollouts_per_s or 1.0) - 1e-9), best.key
     if count <= 0:
         return []
     name = printable(situation.names.get(key, key), max_chars=40)
     return [f"add {_count(count)} like {name}" if name else f"add {_count(count)}"]
+
+
+def _best_value(offers: Sequence[Offer], *, at_least: float) -> Offer | None:
+    """Return the offer whose rollouts cost least, of those that are not hopelessly slow."""
+    known = [o for o in offers if o.rollouts_per_s and o.rollouts_per_s >= at_least]
+    return min(
+        known, key=lambda o: (o.usd_per_hour / (o.rollouts_per_s or 1.0), o.key), default=None
+    )
 
 
 def _busy(situation: Situation, found: Forecast) -> str:

@@ -77,6 +77,10 @@ def test_the_advice_is_of_the_best_value() -> None:
     assert said.endswith("add 6 nodes like cheap one")
 
 
+def test_nodes_that_are_hopelessly_slow_are_not_to_be_multiplied() -> None:
+    assert advise(situation(nodes(1, rollouts_per_s=1e-300))).endswith("add faster nodes")
+
+
 def test_a_limit_of_the_owners_that_is_in_the_way_is_named() -> None:
     offers = [replace(offer, num_active=int(i < 4)) for i, offer in enumerate(nodes(12))]
     limits = Limits(max_usd_per_hour=1.7)
