@@ -12,20 +12,30 @@ variable, and one that alone would cost more than the best set found can't chang
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import count, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import inf, isfinite, sqrt
 from typing import Final
 
 import numpy as np
 
-from echo2swarm.selection.greedy import broadcast_times_s
+from echo2swarm.selection.greedy import broadcast_times_s, least_cost, mend
 from echo2swarm.selection.market import TOLERANCE, Floats, Market
-from echo2swarm.selection.programs import Program, Rows, solve_core, solve_relaxed
+from echo2swarm.selection.programs import (
+    Program,
+    Relaxed,
+    Rows,
+    Solved,
+    solve_core,
+    solve_relaxed,
+)
 
 MAX_BOXES: Final = 400
+SMALL: Final = 300
 _GAP: Final = 1e-6
 """Relative; a set that is cheaper by less is not looked for."""
+_LARGE_GAP: Final = 2e-4
+"""The same where there are more than ``SMALL`` variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +61,60 @@ class _Box:
     high_var: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Node:
+    """A box in the queue; its program and relaxation once they were needed."""
+
+    box: _Box
+    program: Program | None = None
+    relaxed: Relaxed | None = None
+
+
 @dataclass(slots=True)
 class _Search:
     market: Market
     left_s: Callable[[], float]
-    best: Floats | None
+    rel_gap: float
+    best: Floats | None = None
     best_cost: float = inf
     num_solved: int = 0
     is_complete: bool = True
     bound: float = inf
     """The least of what was given up unproven."""
-    queue: list[tuple[float, int, _Box]] = field(default_factory=list)
-    serial: count = field(default_factory=count)  # type: ignore[type-arg]  # of int
-
-    def consider(self, x: Floats) -> None:
-        cost = float(self.market.cost @ x)
-        if cost < self.best_cost and self.market.is_solution(x):
-            self.best, self.best_cost = x, cost
-
-    def push(self, bound: float, box: _Box) -> None:
-        heapq.heappush(self.queue, (bound, next(self.serial), box))
+    queue: list[tuple[float, int, _Node]] = field(default_factory=list)
+    num_pushed: int = 0
 
     @property
     def cutoff(self) -> float:
         """What isn't cheaper than this is of no interest."""
-        return self.best_cost * (1 - _GAP)
+        return self.best_cost * (1 - self.rel_gap)
+
+    def consider(self, x: Floats | None) -> None:
+        if x is None:
+            return
+        cost = float(self.market.cost @ x)
+        if cost < self.best_cost and self.market.is_solution(x):
+            self.best, self.best_cost = x, cost
+
+    def push(self, box: _Box, *, least: float = 0.0) -> None:
+        """Enter a box, if it may have something cheaper; nothing in it costs under ``least``."""
+        bound = max(least, least_cost(self.market, box.fast_s, box.slow_s))
+        if bound < self.cutoff:
+            self._enter(bound, _Node(box))
+
+    def relax(self, node: _Node, least: float) -> None:
+        """Enter a box again, with a better bound."""
+        program = _program(self.market, node.box)
+        relaxed = None if program is None else solve_relaxed(program)
+        if program is None or relaxed is None:
+            return
+        self.consider(mend(self.market, relaxed.x, node.box.slow_s))
+        if (bound := max(least, relaxed.cost)) < self.cutoff:
+            self._enter(bound, replace(node, program=program, relaxed=relaxed))
+
+    def _enter(self, bound: float, node: _Node) -> None:
+        heapq.heappush(self.queue, (bound, self.num_pushed, node))
+        self.num_pushed += 1
 
     def give_up(self, bound: float) -> None:
         self.is_complete = False
@@ -93,22 +132,40 @@ def exact(
         left_s: the time that may still be taken; asked again and again.
         max_boxes: to solve at most.
     """
-    search = _Search(market, left_s, None)
-    if start is not None:
-        search.consider(start)
-    for box in [] if market.is_hopeless() else _boxes(market):
-        search.push(0.0, box)
+    search = _Search(market, left_s, _GAP if market.size <= SMALL else _LARGE_GAP)
+    search.consider(start)
+    for box in _boxes(market, search.best):
+        search.push(box)
     while search.queue:
-        bound, _, box = heapq.heappop(search.queue)
+        bound, _, node = heapq.heappop(search.queue)
         if bound >= search.cutoff:
-            search.queue.clear()  # The rest costs at least as much.
-            break
+            search.bound = min(search.bound, bound)
+            break  # The rest costs at least as much.
         if left_s() <= 0 or search.num_solved >= max_boxes:
             search.give_up(bound)
             break
-        _solve(search, box, bound)
+        if node.program is None or node.relaxed is None:
+            search.relax(node, bound)
+            continue
+        search.num_solved += 1
+        solved = solve_core(
+            node.program, node.relaxed, cutoff=search.cutoff, rel_gap=search.rel_gap, left_s=left_s
+        )
+        _conclude(search, node.box, solved, max(bound, solved.bound))
     search.bound = min(search.bound, search.best_cost)
     return Proof(search.best, search.bound, search.is_complete, search.num_solved)
+
+
+def _conclude(search: _Search, box: _Box, solved: Solved, bound: float) -> None:
+    search.consider(solved.x)
+    if not solved.is_proven:
+        search.give_up(bound)
+    elif solved.x is not None and not search.market.suffices(solved.x) and bound < search.cutoff:
+        parts = _divide(search.market, box, solved.x)
+        if not parts:
+            search.give_up(bound)  # It fails by a rounding error.
+        for part in parts:
+            search.push(part, least=bound)
 
 
 def cheapest_bound(market: Market) -> float:
@@ -121,36 +178,17 @@ def cheapest_bound(market: Market) -> float:
     return min(bounds, default=inf)
 
 
-def _boxes(market: Market) -> list[_Box]:
+def _boxes(market: Market, start: Floats | None = None) -> list[_Box]:
+    """Return all B and variances, in boxes; those near ``start`` in narrow ones."""
+    if market.is_hopeless():
+        return []
     most_var = float(market.var @ market.upper)
+    var = 0.0 if start is None else float(market.var @ start)
+    edges = [0.0, *(v for v in (var * 0.8, var * 1.25) if 0 < v < most_var), most_var]
+    ranges = list(pairwise(edges)) if market.need.z > 0 and most_var > 0 else [(0.0, most_var)]
     times_s = broadcast_times_s(market)
-    if market.links is None:
-        return [_Box(t, t, 0.0, most_var) for t in times_s]
-    return [_Box(fast, slow, 0.0, most_var) for fast, slow in pairwise([0.0, *times_s])]
-
-
-def _solve(search: _Search, box: _Box, bound: float) -> None:
-    market = search.market
-    program = _program(market, box)
-    search.num_solved += 1
-    relaxed = None if program is None else solve_relaxed(program)
-    if program is None or relaxed is None or relaxed.cost >= search.cutoff:
-        return
-    core = solve_core(program, relaxed, cutoff=search.cutoff, limit_s=max(0.05, search.left_s()))
-    if core.x is None:
-        if not core.is_proven:
-            search.give_up(max(bound, core.bound))
-        return
-    x, lower_bound = core.x, max(bound, core.bound)
-    search.consider(x)
-    if not core.is_proven and core.bound < search.cutoff:
-        search.give_up(lower_bound)
-    if not market.suffices(x) and lower_bound < search.cutoff:
-        parts = _divide(market, box, x)
-        if not parts:
-            search.give_up(lower_bound)  # It fails by a rounding error.
-        for part in parts:
-            search.push(lower_bound, part)
+    spans = [(t, t) for t in times_s] if market.links is None else pairwise([0.0, *times_s])
+    return [_Box(*span, *var_range) for span in spans for var_range in ranges]
 
 
 def _divide(market: Market, box: _Box, x: Floats) -> list[_Box]:

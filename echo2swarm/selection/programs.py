@@ -3,7 +3,8 @@
 HiGHS runs without the interpreter's lock, so whoever calls from a thread blocks nobody.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
@@ -11,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_REL_GAP: Final = 1e-7
+_FIRST_CORE: Final = 150
+_CORE_GROWTH: Final = 3
+_FITS: Final = 1e-7
 _NO_PRICE: Final = 1e-12
 
 
@@ -95,39 +98,92 @@ def solve_relaxed(program: Program) -> Relaxed | None:
     )
 
 
-def solve_core(program: Program, relaxed: Relaxed, *, cutoff: float, limit_s: float) -> Solved:
+def solve_core(
+    program: Program,
+    relaxed: Relaxed,
+    *,
+    cutoff: float,
+    rel_gap: float,
+    left_s: Callable[[], float],
+) -> Solved:
     """Return the optimum over integers, if it costs less than ``cutoff``.
 
     Only those variables are looked at that could be other than in ``relaxed`` in such a one.
+    Are these too many, those are left out for the time being that would cost most; what is
+    found then lowers the cutoff.
     """
+    best: Floats | None = None
+    bound = relaxed.cost
+    size = _FIRST_CORE
+    while True:
+        lower, upper = _reduced(program, relaxed, cutoff)
+        is_core = upper > lower
+        is_whole = int(is_core.sum()) <= size
+        if not is_whole:
+            is_core &= _is_of_least(_regret(program, relaxed), is_core, size)
+            settled = np.clip(np.round(relaxed.x), lower, upper)
+            lower, upper = np.where(is_core, lower, settled), np.where(is_core, upper, settled)
+        found = _solve_integer(
+            replace(program, lower=lower, upper=upper),
+            rel_gap=rel_gap,
+            limit_s=max(0.05, left_s()),
+        )
+        if is_whole:
+            bound = max(bound, min(found.bound, cutoff))
+        if found.x is not None and (cost := float(program.cost @ found.x)) < cutoff:
+            best, cutoff = found.x, cost
+        if is_whole:
+            return Solved(best, bound, is_proven=found.is_proven)
+        if left_s() <= 0:
+            return Solved(best, bound, is_proven=False)
+        if cutoff <= relaxed.cost * (1 + rel_gap):
+            return Solved(best, bound, is_proven=True)
+        size *= _CORE_GROWTH
+
+
+def _solve_integer(program: Program, *, rel_gap: float, limit_s: float) -> Solved:
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
 
-    if not program.rows.size:
-        return Solved(relaxed.x, 0.0, is_proven=True)
-    lower, upper = _reduced(program, relaxed, cutoff)
-    is_core = upper > lower
+    lower, upper = program.lower, program.upper
+    is_free = upper > lower
     x = lower.copy()
     matrix, limits = program.rows.matrix(), np.array(program.rows.limits)
     rest = limits - matrix @ x
     fixed_cost = float(program.cost @ x)
-    if not is_core.any():
-        fits = bool(np.all(rest >= -1e-7))
+    if not is_free.any():
+        fits = bool(np.all(rest >= -_FITS))
         return Solved(x if fits else None, fixed_cost if fits else inf, is_proven=True)
     result = milp(
-        program.cost[is_core],
-        integrality=np.ones(int(is_core.sum())),
-        bounds=Bounds(np.zeros(int(is_core.sum())), (upper - lower)[is_core]),
-        constraints=LinearConstraint(matrix[:, is_core], -inf, rest),
-        options={"time_limit": limit_s, "mip_rel_gap": _REL_GAP},
+        program.cost[is_free],
+        integrality=np.ones(int(is_free.sum())),
+        bounds=Bounds(np.zeros(int(is_free.sum())), (upper - lower)[is_free]),
+        constraints=LinearConstraint(matrix[:, is_free], -inf, rest),
+        options={"time_limit": limit_s, "mip_rel_gap": rel_gap},
     )
     if result.status == 2:
         return Solved(None, inf, is_proven=True)
     bound = result.mip_dual_bound
-    lower_bound = max(relaxed.cost, fixed_cost + (-inf if bound is None else float(bound)))
+    lower_bound = fixed_cost + (-inf if bound is None else float(bound))
     if result.x is None:
         return Solved(None, lower_bound, is_proven=False)
-    x[is_core] += np.round(result.x)
+    x[is_free] += np.round(result.x)
     return Solved(x, lower_bound, is_proven=result.status == 0)
+
+
+def _regret(program: Program, relaxed: Relaxed) -> Floats:
+    """Return what it costs to change each variable by one; 0 for those between their bounds."""
+    at_lower = relaxed.x - program.lower < _FITS
+    at_upper = program.upper - relaxed.x < _FITS
+    regret = np.where(at_lower, relaxed.lower_price, 0.0)
+    return np.where(at_upper & ~at_lower, relaxed.upper_price, regret)
+
+
+def _is_of_least(values: Floats, among: NDArray[np.bool_], number: int) -> NDArray[np.bool_]:
+    order = np.flatnonzero(among)
+    order = order[np.argsort(values[order], kind="stable")][:number]
+    chosen = np.zeros(len(values), dtype=bool)
+    chosen[order] = True
+    return chosen
 
 
 def _reduced(program: Program, relaxed: Relaxed, cutoff: float) -> tuple[Floats, Floats]:
