@@ -1,7 +1,7 @@
 """Assumptions from what a run left in its directory."""
 
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from msgspec import structs
@@ -90,7 +90,7 @@ def _learner(
             num_tokens / num_rollouts if num_tokens and num_rollouts else base.tokens_per_rollout
         ),
         train_s=max(1e-3, train_s),
-        overhead_s=_typical([step.get("write_s") for step in steps]) or 0.0,
+        overhead_s=_mean([step.get("write_s") for step in steps]),
         usd_per_hour=base.usd_per_hour,
         upload_mbit=upload / _MBIT if upload else base.upload_mbit,
     )
@@ -140,5 +140,13 @@ def _mbit(bytes_per_s: float | None) -> float | None:
 
 
 def _typical(values: list[object]) -> float | None:
-    numbers = [float(x) for x in values if isinstance(x, int | float) and x >= 0]
-    return median(numbers) if numbers else None
+    return median(numbers) if (numbers := _numbers(values)) else None
+
+
+def _mean(values: list[object]) -> float:
+    """Return the mean: not every step publishes, and those that don't count too."""
+    return fmean(numbers) if (numbers := _numbers(values)) else 0.0
+
+
+def _numbers(values: list[object]) -> list[float]:
+    return [float(x) for x in values if isinstance(x, int | float) and x >= 0]
