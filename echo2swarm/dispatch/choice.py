@@ -7,7 +7,7 @@ is late with, new prompts, and what this very node failed on before.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from math import floor, inf
+from math import ceil, floor, inf
 from typing import Final
 
 from echo2swarm import freshness
@@ -20,6 +20,7 @@ from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord
 from echo2swarm.dispatch.open_group import OpenGroup
 from echo2swarm.dispatch.pace import Pace, PaceBook
 from echo2swarm.dispatch.prompt_queue import PromptQueue
+from echo2swarm.dispatch.supply import Supply
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS
 
@@ -29,6 +30,12 @@ _MAX_AWAITED_SEEN: Final = 8
 _SAME_SPEED: Final = 1.25
 """Nodes within this factor of the middle one are neither fast nor slow."""
 _MAX_LONGER: Final = 4.0
+MUCH_FASTER: Final = 4.0
+"""What the learner waits for is asked of a second node that takes so much less time."""
+PATIENCE: Final = 1.5
+"""Where the learner has to wait, it is for at most this times what all nodes need for a step."""
+LEASES_AT_ONCE: Final = 2
+"""What a node has in hand: one that it is at work on, and the next one."""
 RETRY_S: Final = 60.0
 RETRY_STEPS: Final = 20
 """A node that is too slow is tried again after the longer of both: it may have become faster."""
@@ -57,6 +64,16 @@ class Choice:
     """The last step that may use it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Budget:
+    limit: int
+    """Completions to lease at once, whatever they are."""
+    portion: int
+    """Completions of a new group."""
+    pace: Pace | None
+    """What tells which of them are done in time; None takes them all to be."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Chooser:
     """Chooses by the state that the dispatcher keeps; opens groups as it needs them."""
@@ -67,6 +84,7 @@ class Chooser:
     leases: LeaseBook
     late: LateLeases
     paces: PaceBook
+    supply: Supply
     learner: LearnerPace
     mean_tokens: Callable[[], float | None]
     """Of the completions accepted lately."""
@@ -75,25 +93,25 @@ class Chooser:
 
     def choose(self, node: Candidate) -> Choice | NoWork:
         """Return what to lease to a node, or why nothing."""
-        limit = self._limit(node)
-        if isinstance(limit, NoWork):
-            return limit
+        budget = self._budget(node)
+        if isinstance(budget, NoWork):
+            return budget
         max_groups = self.rules.lease_prompts
         cart = Cart(
             max_groups=MAX_GROUPS if max_groups is None else min(max_groups, MAX_GROUPS),
-            max_completions=limit,
+            max_completions=min(budget.limit, node.max_completions),
         )
         others = list(islice(self._given_back(node), _MAX_SEEN))
         for group in others:
             if node.peer not in group.avoid:
-                self._add(cart, group, group.missing, node)
-        self._add_late(cart, node)
-        refusal = self._add_new(cart, node)
+                self._add(cart, group, group.missing, node, budget)
+        self._add_late(cart, node, budget)
+        refusal = self._add_new(cart, node, budget)
         for group in others:
             if node.peer in group.avoid:
-                self._add(cart, group, group.missing, node)
+                self._add(cart, group, group.missing, node, budget)
         if not cart.chosen and self.is_waiting:
-            self._add_awaited(cart, node)
+            self._add_awaited(cart, node, budget)
         if not cart.chosen:
             return refusal or NoWork("as much work is in flight as can be used in time")
         return Choice(
@@ -103,27 +121,46 @@ class Chooser:
 
     # How much.
 
-    def _limit(self, node: Candidate) -> int | NoWork:
-        """Return how many completions to lease at once, whatever they are."""
-        period_s = self.learner.period_s(node.now_s)
-        is_auto = self.rules.lease_prompts is None
+    def _budget(self, node: Candidate) -> _Budget | NoWork:
+        period_s, pace = self.learner.period_s(node.now_s), node.pace
+        size, is_auto = self.rules.group_size, self.rules.lease_prompts is None
         if period_s is None or not self.rules.is_paced:
             # Nothing is known of what is late; so long, everybody gets the same.
-            limit = self.rules.group_size if is_auto else node.max_completions
-        elif node.pace is None:
+            return _Budget(size if is_auto else node.max_completions, size, None)
+        trial = min(size, self.rules.trial_completions)
+        if pace is not None and self._is_too_slow(node, pace, period_s):
+            if node.num_in_hand or not self._may_try_again(node, pace, period_s):
+                return NoWork(self._too_slow(node, pace, period_s), is_lasting=True)
+            return _Budget(1, 1, None)
+        if pace is None or pace.is_guess:
             if node.num_in_hand:
                 return NoWork("its first lease is not finished, so its speed is not known yet")
-            limit = self.rules.trial_completions
-        elif self._is_too_slow(node, node.pace, period_s):
-            if node.num_in_hand or not self._may_try_again(node, node.pace, period_s):
-                return NoWork(self._too_slow(node, node.pace, period_s), is_lasting=True)
-            limit = 1
-        elif is_auto:
-            in_half_a_step = node.pace.num_within(period_s / 2) - node.num_in_hand
-            limit = floor(max(min(in_half_a_step, node.max_completions), self.rules.group_size))
-        else:
-            limit = node.max_completions
-        return min(limit, node.max_completions)
+            return _Budget(trial, trial, None)
+        portion = self._portion(node, pace, period_s)
+        limit = max(portion, self._fair_share(pace, period_s)) if is_auto else node.max_completions
+        return _Budget(limit, portion, pace)
+
+    def _fair_share(self, pace: Pace, period_s: float) -> int:
+        """Return what a node does in half a step, if as much is left for the others.
+
+        Small leases are finished soon: less of them is stale, and no batch waits long for
+        one. But where most of the time does not depend on the size, it is well used.
+        """
+        steps_ahead = max(1, self.rules.max_staleness - self.rules.publish_every + 1)
+        num_leases = LEASES_AT_ONCE * max(1, self.supply.num_nodes)
+        share = ceil(self.rules.groups_per_step * self.rules.group_size * steps_ahead / num_leases)
+        return max(1, floor(min(share, pace.num_within(max(period_s / 2, 2 * pace.usual_s(1))))))
+
+    def _portion(self, node: Candidate, pace: Pace, period_s: float) -> int:
+        """Return how much of a new group a node gets: all of it, if it ever can do that in time.
+
+        A group that is divided waits for the last of its parts, and may be stale by then. With
+        S = 0 it can't, and is divided so that all nodes are done at about the same time.
+        """
+        if self._is_synchronous:
+            return min(self.rules.group_size, self._fair_share(pace, period_s))
+        window_s = self._usable_s(period_s) - (node.broadcast_s or 0.0)
+        return max(1, floor(min(self.rules.group_size, pace.num_within(window_s))))
 
     def _is_too_slow(self, node: Candidate, pace: Pace, period_s: float) -> bool:
         """Whether not even one rollout is done in time, and others keep the learner going."""
@@ -149,18 +186,30 @@ class Chooser:
             "a faster engine or a larger max_staleness would help"
         )
 
-    def _num_in_time(self, node: Candidate, use_by: int) -> float:
-        """Return how many completions, with those in hand, are done before step ``use_by``."""
+    def _num_in_time(self, node: Candidate, use_by: int, budget: _Budget) -> float:
+        """Return how many completions, beside those in hand, are done before step ``use_by``."""
         if use_by < self.learner.next_step:
             return 0.0
-        period_s = self.learner.period_s(node.now_s)
-        if period_s is None or node.pace is None or not self.rules.is_paced:
+        if budget.pace is None:
             return inf
         seconds = self.learner.start_s(use_by, node.now_s) - node.now_s
-        if len(self.groups) < self.rules.groups_per_step + self.is_waiting:
+        if self._is_synchronous:
+            # There is no other time than that which the learner waits.
+            seconds = max(self.learner.overdue_s(node.now_s), self._worth_waiting_s())
+        elif len(self.groups) < self.rules.groups_per_step + self.is_waiting:
             # The learner will wait for it: late is better than never, within reason.
-            seconds = max(seconds, period_s)
-        return node.pace.num_within(seconds) - node.num_in_hand
+            seconds = max(seconds, self._worth_waiting_s())
+        return budget.pace.num_within(seconds) - node.num_in_hand
+
+    @property
+    def _is_synchronous(self) -> bool:
+        """Whether nothing can be sampled for the update after the next one."""
+        return self.rules.max_staleness < self.rules.publish_every
+
+    def _worth_waiting_s(self) -> float:
+        """Return how long the learner is made to wait for one node, for want of others."""
+        needed = self.rules.groups_per_step * self.rules.group_size
+        return PATIENCE * self.supply.needs_s(needed)
 
     # Of what.
 
@@ -171,15 +220,26 @@ class Chooser:
         return freshness.last_usable_step(version, max_staleness=self.rules.max_staleness)
 
     def _given_back(self, node: Candidate) -> Iterator[OpenGroup]:
-        oldest = self.learner.next_step - self.rules.max_staleness
-        if node.version >= oldest:
-            yield from self.groups.with_missing()
+        """Yield groups with missing samples, but none that this node would make older.
 
-    def _add(self, cart: Cart, group: OpenGroup, indices: list[int], node: Candidate) -> None:
+        What others are at work on was given to them for the time that the group had.
+        """
+        for group in self.groups.with_missing():
+            if group.version <= node.version or group.num_missing == len(group.slots):
+                yield group
+
+    def _add(
+        self,
+        cart: Cart,
+        group: OpenGroup,
+        indices: list[int],
+        node: Candidate,
+        budget: _Budget,
+    ) -> None:
         """Take as many of a group's samples as the node can finish before they are useless."""
         if not indices:
             return
-        room = self._num_in_time(node, self._use_by(group, node)) / self._longer(group)
+        room = self._num_in_time(node, self._use_by(group, node), budget) / self._longer(group)
         room -= cart.num_completions
         if room < 1:
             return
@@ -192,22 +252,20 @@ class Chooser:
             return 1.0
         return min(max(mean / usual, 1 / _MAX_LONGER), _MAX_LONGER)
 
-    def _add_new(self, cart: Cart, node: Candidate) -> NoWork | None:
+    def _add_new(self, cart: Cart, node: Candidate, budget: _Budget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
         use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
         room = None
         rank = self._speed_rank(node)
         while (prompt := self.prompts.choose(rank)) is not None and self._may_open(node, use_by):
             if room is None:
-                room = self._num_in_time(node, use_by)
-            left = room - cart.num_completions
-            if left < 1:
+                room = self._num_in_time(node, use_by, budget)
+            if room - cart.num_completions < budget.portion:
                 return None if cart.chosen else self._no_time(node, use_by)
-            num = self.rules.group_size if left >= self.rules.group_size else floor(left)
-            if not cart.has_room_for(len(prompt.tokens), num):
+            if not cart.has_room_for(len(prompt.tokens), budget.portion):
                 break
             self.prompts.remove(prompt)
-            cart.add(self._open(prompt, node), list(range(num)))
+            cart.add(self._open(prompt, node), list(range(budget.portion)))
         return None
 
     def _open(self, prompt: Prompt, node: Candidate) -> OpenGroup:
@@ -217,19 +275,16 @@ class Chooser:
     def _may_open(self, node: Candidate, use_by: int) -> bool:
         if not self.rules.is_paced:
             return use_by >= self.learner.next_step
-        num_outstanding = len(self.groups)
-        if num_outstanding >= self.rules.max_groups_outstanding:
-            return False
-        last_step = self.rules.num_steps - 1
-        is_needed = self._use_step(num_outstanding) <= last_step
-        return is_needed and self._use_step(self.groups.num_up_to(node.version)) <= use_by
-
-    def _use_step(self, groups_ahead: int) -> int:
-        return freshness.expected_use_step(
-            next_step=self.learner.next_step,
-            groups_ahead=groups_ahead,
-            groups_per_step=self.rules.groups_per_step,
+        rules, num_outstanding = self.rules, len(self.groups)
+        num_left = min(
+            rules.max_groups_outstanding - num_outstanding,
+            (rules.num_steps - self.learner.next_step) * rules.groups_per_step - num_outstanding,
+            # Those of older versions, and of its own, are used before it.
+            (use_by - self.learner.next_step + 1) * rules.groups_per_step
+            - self.groups.num_up_to(node.version),
         )
+        # What is left is for those without work, before anybody gets more than one lease.
+        return num_left > (self.supply.num_idle if node.num_in_hand else 0)
 
     def _no_time(self, node: Candidate, use_by: int) -> NoWork:
         left_s = max(0.0, self.learner.start_s(use_by, node.now_s) - node.now_s)
@@ -249,23 +304,23 @@ class Chooser:
 
     # Of what others are late with.
 
-    def _add_late(self, cart: Cart, node: Candidate) -> None:
+    def _add_late(self, cart: Cart, node: Candidate, budget: _Budget) -> None:
         """Take samples of late leases that this node is expected to finish sooner."""
-        if node.pace is None or not self.rules.is_paced:
+        if budget.pace is None:
             return
         for lease in self.late.now_late(node.now_s):
             if not self._may_back_up(cart):
                 return
             # One that has been late for long is expected to take as long again.
             left_s = node.now_s - lease.granted_at_s
-            if lease.peer == node.peer or node.pace.usual_s(node.num_in_hand + 1) > left_s:
+            if lease.peer == node.peer or budget.pace.usual_s(node.num_in_hand + 1) > left_s:
                 continue
             by_group = self._lacking(lease)
             if not by_group:
                 self.late.done_with(lease)
             for group, indices in by_group.values():
                 if node.peer not in group.avoid and self._may_back_up(cart):
-                    self._add(cart, group, indices, node)
+                    self._add(cart, group, indices, node, budget)
 
     def _lacking(self, lease: LeaseRecord) -> dict[GroupId, tuple[OpenGroup, list[int]]]:
         """Return what a lease lacks that nobody else is at work on."""
@@ -279,23 +334,27 @@ class Chooser:
     def _may_back_up(self, cart: Cart) -> bool:
         return self.groups.num_backups + cart.num_completions < self.rules.max_backups
 
-    def _add_awaited(self, cart: Cart, node: Candidate) -> None:
+    def _add_awaited(self, cart: Cart, node: Candidate, budget: _Budget) -> None:
         """Take samples that the learner waits for, if this node is much faster."""
-        if node.pace is None or not self.rules.is_paced:
+        if budget.pace is None:
             return
-        own_s = node.pace.usual_s(node.num_in_hand + 1)
         for group in islice(self.groups.oldest_open(), _MAX_AWAITED_SEEN):
             if node.peer in group.avoid:
                 continue
-            indices = [
-                index
-                for index, slot in enumerate(group.slots)
-                if slot.holder is not None
-                and slot.may_be_backed_up(slot.holder)
-                and 2 * own_s < self._left_s(slot.holder, node)
-            ]
+            indices: list[int] = []
             num_left = self.rules.max_backups - self.groups.num_backups - cart.num_completions
-            self._add(cart, group, indices[: max(0, num_left)], node)
+            for index, slot in enumerate(group.slots):
+                own_s = budget.pace.usual_s(
+                    node.num_in_hand + cart.num_completions + len(indices) + 1
+                )
+                if (
+                    len(indices) < num_left
+                    and slot.holder is not None
+                    and slot.may_be_backed_up(slot.holder)
+                    and MUCH_FASTER * own_s < self._left_s(slot.holder, node)
+                ):
+                    indices.append(index)
+            self._add(cart, group, indices, node, budget)
 
     def _left_s(self, lease_id: str, node: Candidate) -> float:
         """Return how long a lease will still take, so far as can be said; 0 if not at all."""

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from echo2swarm import freshness
+from echo2swarm.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
 from echo2swarm.dispatch.batcher import Formed, ReadyGroups
 from echo2swarm.dispatch.choice import Candidate, Choice, Chooser
 from echo2swarm.dispatch.group_table import GroupTable, SampleStatus
@@ -32,13 +33,18 @@ from echo2swarm.dispatch.leasing import (
 from echo2swarm.dispatch.open_group import Dropped, OpenGroup
 from echo2swarm.dispatch.pace import PaceBook
 from echo2swarm.dispatch.prompt_queue import PromptQueue
+from echo2swarm.dispatch.supply import Supply
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 
 _KEEP_TOKENS: Final = 0.99
 """The weight of the mean length so far, against one more completion."""
-_MEASURING: Final = frozenset({LeaseState.DONE, LeaseState.TIMED_OUT, LeaseState.TOO_OLD})
-"""How leases end that took their time; of those not done it is the least they would have taken."""
+_KEEP_BROADCAST: Final = 0.9
+"""The same of what a version takes to arrive, against one more request."""
+_SLACK: Final = 1.25
+"""Of the learner's period over what it could be."""
+_TOOK_AT_LEAST: Final = frozenset({LeaseState.TIMED_OUT, LeaseState.TOO_OLD})
+"""How leases end that would have taken longer."""
 
 
 class Dispatcher:
@@ -58,8 +64,10 @@ class Dispatcher:
         self._leases = LeaseBook()
         self._late = LateLeases(self._leases)
         self._paces = PaceBook()
+        self._supply = Supply()
         self._learner = LearnerPace(next_step)
         self._mean_tokens: float | None = None
+        self._broadcast_s = 0.0
         self._chooser = Chooser(
             rules=rules,
             groups=self._groups,
@@ -67,6 +75,7 @@ class Dispatcher:
             leases=self._leases,
             late=self._late,
             paces=self._paces,
+            supply=self._supply,
             learner=self._learner,
             mean_tokens=lambda: self._mean_tokens,
         )
@@ -105,7 +114,7 @@ class Dispatcher:
 
     @property
     def num_backups(self) -> int:
-        """Samples that two nodes are at work on."""
+        """Samples that a second node was asked for, for the next update."""
         return self._groups.num_backups
 
     @property
@@ -172,6 +181,7 @@ class Dispatcher:
         record = self._record(LeaseId(f"lease-{self._num_leases:06d}"), ask, node, choice)
         self._leases.add(record)
         self._late.watch(record)
+        self._note_supply(ask.peer)
         if node.pace is not None:
             node.pace.granted_at_s = now_s
         return Lease(
@@ -219,7 +229,7 @@ class Dispatcher:
         """Note that a result came for a sample that needs none any more."""
         ended = self._leases.settle(lease, key, now_s)
         if ended is not None:
-            self._measure(lease, ended)
+            self._over(lease, ended)
         return ended
 
     def end_lease(
@@ -227,7 +237,7 @@ class Dispatcher:
     ) -> tuple[LeaseEnded, list[Dropped]]:
         """End an active lease before its time; what it lacks is leased to others."""
         ended = self._leases.end(lease, state, now_s)
-        self._measure(lease, ended)
+        self._over(lease, ended)
         released = [
             self._groups.release(key, lease_id=lease.lease_id) for key in sorted(lease.unsettled)
         ]
@@ -241,12 +251,17 @@ class Dispatcher:
         revived = self._leases.lost_with(peer, session_id)
         for lease in revived:
             self._leases.revive(lease)
+            self._note_supply(peer)
             for key in lease.unsettled:
                 self._groups.hold_again(key, lease.lease_id)
         return revived
 
-    def form(self) -> Formed:
-        """Choose the groups of the next update; without enough of them, the learner waits."""
+    def form(self, now_s: float) -> Formed:
+        """Choose the groups of the next update; without enough of them, the learner waits.
+
+        To be called by the learner as soon as it could go on.
+        """
+        self._learner.is_free(now_s)
         formed = self._groups.form(
             step=self.next_step,
             groups_per_step=self._rules.groups_per_step,
@@ -265,7 +280,9 @@ class Dispatcher:
         Returns:
             the groups that hold results too old for it.
         """
-        self._learner.batch_taken(next_step, now_s)
+        self._learner.batch_taken(next_step, now_s, attainable_s=self._attainable_s())
+        self._supply.next_step()
+        self._groups.num_backups = 0
         self._chooser.is_waiting = False
         return self._groups.drop_older_than(
             freshness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
@@ -282,6 +299,9 @@ class Dispatcher:
             return NoWork(f"version {ask.applied_version} is not one to sample with now")
         if self._leases.num_of_peer(ask.peer) >= self._rules.max_leases_per_node:
             return NoWork(f"{self._rules.max_leases_per_node} leases are in hand already")
+        if ask.broadcast_s is not None:
+            before_s = self._broadcast_s or ask.broadcast_s
+            self._broadcast_s = _KEEP_BROADCAST * before_s + (1 - _KEEP_BROADCAST) * ask.broadcast_s
         pace = self._paces.get(ask.peer)
         num_in_hand = self._leases.num_unsettled_of(ask.peer)
         wait_s = pace.usual_s(num_in_hand) if pace is not None and num_in_hand else 0.0
@@ -346,6 +366,29 @@ class Dispatcher:
             specs.append(SampleSpec(index=index, seed=seed))
         return LeasedGroup(group.group_id, group.prompt_tokens, tuple(specs))
 
-    def _measure(self, lease: LeaseRecord, ended: LeaseEnded) -> None:
-        if ended.state in _MEASURING and lease.num_in_hand:
-            self._paces.add(lease.peer, lease.num_in_hand, ended.took_s)
+    def _attainable_s(self) -> float | None:
+        """Return the learner's period if it never waits for nodes slower than most."""
+        rules, busy_s, each_s = self._rules, self._learner.busy_s, self._paces.median_each_s()
+        rollouts_per_s = self._supply.per_s
+        if not busy_s or each_s is None or not rollouts_per_s:
+            return None
+        workload = Workload(
+            rollouts_per_step=rules.groups_per_step * rules.group_size,
+            train_s=max(busy_s, MIN_TRAIN_S),
+            max_staleness=rules.max_staleness,
+            publish_every=rules.publish_every,
+        )
+        delays = Delays(broadcast_s=self._broadcast_s, rollout_s=each_s * rules.group_size)
+        return _SLACK * forecast(workload, delays, rollouts_per_s=rollouts_per_s).period_s
+
+    def _note_supply(self, peer: PeerId) -> None:
+        pace = self._paces.get(peer)
+        has_work = self._leases.num_of_peer(peer) > 0
+        per_s = 0.0 if pace is None else 1 / pace.each_s
+        self._supply.set(peer, per_s if has_work else None)
+
+    def _over(self, lease: LeaseRecord, ended: LeaseEnded) -> None:
+        is_done = ended.state is LeaseState.DONE
+        if lease.num_in_hand and (is_done or ended.state in _TOOK_AT_LEAST):
+            self._paces.add(lease.peer, lease.num_in_hand, ended.took_s, is_done=is_done)
+        self._note_supply(lease.peer)

@@ -57,7 +57,7 @@ class GroupTable:
         """Those of them with samples that nobody is at work on."""
         self._num_ready_by_version: dict[int, int] = {}
         self.num_backups = 0
-        """Samples that a second node is at work on."""
+        """Samples that a second node was asked for since the last update was formed."""
 
     def __len__(self) -> int:
         """Return how many groups are open or ready."""
@@ -223,9 +223,9 @@ class GroupTable:
         if group is None:
             return self.status_of(key)
         slot = group.slots[key[1]]
-        self._end_backup(slot)
         was_missing = slot.is_missing
-        slot.judging, slot.holder, slot.rollout = None, None, rollout
+        slot.judging = slot.holder = slot.backup = None
+        slot.rollout = rollout
         group.num_missing -= was_missing
         group.took(rollout)
         self._sort_in(group)
@@ -254,11 +254,11 @@ class GroupTable:
             return None
         slot = group.slots[key[1]]
         if slot.backup == lease_id:
-            self._end_backup(slot)
+            slot.backup = None
         elif slot.holder == lease_id:
             was_missing = slot.is_missing
             slot.holder = slot.backup
-            self._end_backup(slot)
+            slot.backup = None
             group.num_missing += slot.is_missing - was_missing
             self._sort_in(group)
         else:
@@ -275,11 +275,6 @@ class GroupTable:
         slot.judging = judging
         group.num_missing += slot.is_missing - was_missing
         self._sort_in(group)
-
-    def _end_backup(self, slot: Slot) -> None:
-        if slot.backup is not None:
-            slot.backup = None
-            self.num_backups -= 1
 
     def _sort_in(self, group: OpenGroup) -> None:
         """Keep the index of groups with missing samples true."""
@@ -309,8 +304,6 @@ class GroupTable:
     def _remove_open(self, group: OpenGroup) -> None:
         del self._open[group.group_id]
         self._unlist(group)
-        for slot in group.slots:
-            self._end_backup(slot)
 
     def _remove_ready(self, group_id: GroupId) -> bool:
         group = self._ready.remove(group_id)

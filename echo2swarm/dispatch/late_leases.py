@@ -10,8 +10,10 @@ from protocols.ids import LeaseId
 
 LATE_FACTOR: Final = 2.0
 """A lease is late after this times what few leases of its node exceed."""
+URGENT_FACTOR: Final = 1.25
+"""And after this times that, where its results would soon be useless."""
 RESCUE_FACTOR: Final = 1.5
-"""Others are asked this times what they need before a deadline."""
+"""Soon is this times what others need for it."""
 _MAX_SEEN: Final = 16
 """Late leases that one request looks at."""
 
@@ -82,6 +84,8 @@ def late_at_s(
         return expires_at_s
     at_s = granted_at_s + LATE_FACTOR * slow_s
     if rescue_s is not None:
-        # In time for others to do it, but not before it is late at all.
-        at_s = min(at_s, max(granted_at_s + slow_s, deadline_s - RESCUE_FACTOR * rescue_s))
+        urgent_at_s = max(
+            granted_at_s + URGENT_FACTOR * slow_s, deadline_s - RESCUE_FACTOR * rescue_s
+        )
+        at_s = min(at_s, urgent_at_s)
     return min(at_s, expires_at_s)

@@ -2,14 +2,14 @@
 
 from collections import deque
 from math import inf
-from statistics import median
+from statistics import fmean, median
 from typing import Final
 
 from echo2swarm import freshness
 from protocols.ids import PolicyVersion
 
-_KEPT: Final = 9
-"""Periods; the middle one of them counts."""
+_KEPT: Final = 8
+"""Periods; with ``publish_every`` > 1 they differ by turns, so their mean counts."""
 
 
 class LearnerPace:
@@ -24,6 +24,9 @@ class LearnerPace:
         self._last_start_s: float | None = None
         self._periods_s: deque[float] = deque(maxlen=_KEPT)
         self._usual_s: float | None = None
+        self._attainable_s = inf
+        self._busy_s: deque[float] = deque(maxlen=_KEPT)
+        self._is_busy = False
         self._published_at_s: dict[PolicyVersion, float] = {}
 
     @property
@@ -31,13 +34,35 @@ class LearnerPace:
         """The next update that has no batch yet."""
         return self._next_step
 
-    def batch_taken(self, next_step: int, now_s: float) -> None:
-        """Note that the update before ``next_step`` has its batch."""
+    def batch_taken(
+        self, next_step: int, now_s: float, *, attainable_s: float | None = None
+    ) -> None:
+        """Note that the update before ``next_step`` has its batch.
+
+        Args:
+            next_step: the next update.
+            now_s: the present.
+            attainable_s: the period that the nodes' supply allows for, where it is known. A
+                longer one comes from waiting for few slow nodes, and is not planned with.
+        """
+        self._attainable_s = inf if attainable_s is None else attainable_s
         last_s, self._last_start_s = self._last_start_s, now_s
         if last_s is not None and now_s > last_s:
             self._periods_s.append(now_s - last_s)
-            self._usual_s = median(self._periods_s)
+            self._usual_s = min(fmean(self._periods_s), self._attainable_s)
         self._next_step = next_step
+        self._is_busy = True
+
+    def is_free(self, now_s: float) -> None:
+        """Note that the learner is done with the last batch, and could go on."""
+        if self._is_busy and self._last_start_s is not None:
+            self._busy_s.append(now_s - self._last_start_s)
+        self._is_busy = False
+
+    @property
+    def busy_s(self) -> float | None:
+        """From a batch to when the learner could take the next one: the usual time."""
+        return median(self._busy_s) if self._busy_s else None
 
     def period_s(self, now_s: float) -> float | None:
         """Return the period: the usual one, or the present one if that is longer already.
@@ -59,6 +84,12 @@ class LearnerPace:
             period_s=self._usual_s,
             now_s=now_s,
         )
+
+    def overdue_s(self, now_s: float) -> float:
+        """Return for how long the learner has been waiting beyond its usual period."""
+        if self._usual_s is None or self._last_start_s is None:
+            return inf
+        return max(0.0, now_s - self._last_start_s - self._usual_s)
 
     @property
     def published(self) -> dict[PolicyVersion, float]:

@@ -11,6 +11,8 @@ from protocols.sampling import SamplingParams
 
 MAX_LEASE_PROMPT_BYTES: Final = 3 * 1024 * 1024
 """Leaves room in a lease's message for everything else."""
+MAX_BACKUP_SHARE: Final = 0.1
+"""Of what a step needs may be made twice: it is waste, if it turns out not to be needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +49,8 @@ class DispatchRules:
 
     @property
     def max_backups(self) -> int:
-        """Samples that two nodes may be at work on at once."""
-        return max(self.group_size, ceil(self.groups_per_step * self.group_size / 8))
+        """Samples that a second node is asked for, for each step."""
+        return ceil(MAX_BACKUP_SHARE * self.groups_per_step * self.group_size)
 
     @property
     def trial_completions(self) -> int:

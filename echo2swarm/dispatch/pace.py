@@ -7,6 +7,7 @@ leases, and so does by how much the slow ones of them exceeded that.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from math import inf
 from typing import Final
 
 from protocols.ids import PeerId
@@ -17,13 +18,14 @@ MAX_PACES: Final = 16_384
 """Nodes that are remembered; those not heard of for longest are forgotten."""
 _KEEP: Final = 0.85
 """The weight of what was known, against one more lease."""
-_MAX_RATIOS: Final = 20
+_MAX_LEASES: Final = 16
 _FEW: Final = 5
 _FEW_MARGIN: Final = 1.25
 """Of the first leases nobody knows how much they vary."""
+_LEAST_MARGIN: Final = 1.05
 _MAX_MARGIN: Final = 4.0
-_LEAST_SPREAD: Final = 0.1
-"""Sizes that differ by less than this share say nothing about the time for each completion."""
+_PRIOR_WEIGHT: Final = 0.5
+"""Of the assumption that all of the time grows with the size, which few sizes can't tell."""
 
 
 class Pace:
@@ -32,9 +34,10 @@ class Pace:
     def __init__(self) -> None:
         self._weight = self._sizes = self._times = self._squares = self._products = 0.0
         self._fixed_s = self._each_s = 0.0
-        self._ratios: deque[float] = deque(maxlen=_MAX_RATIOS)
+        self._last: deque[tuple[int, float]] = deque(maxlen=_MAX_LEASES)
         self._margin = _FEW_MARGIN
-        self.num_leases = 0
+        self.is_guess = False
+        """Whether it has finished no lease yet, and this is what it would have taken at least."""
         self.granted_at_s = float("-inf")
         """When it got its last lease."""
 
@@ -51,18 +54,16 @@ class Pace:
             took_s: from grant to the last verdict.
         """
         took_s = max(took_s, 1e-6)
-        if self.num_leases:
-            self._ratios.append(took_s / self.usual_s(num_in_hand))
-        self.num_leases += 1
+        self._last.append((num_in_hand, took_s))
         self._weight = self._weight * _KEEP + 1
         self._sizes = self._sizes * _KEEP + num_in_hand
         self._times = self._times * _KEEP + took_s
         self._squares = self._squares * _KEEP + num_in_hand**2
         self._products = self._products * _KEEP + num_in_hand * took_s
         self._fit()
-        ranked = sorted(self._ratios)
-        worst = ranked[min(len(ranked) - 1, int(QUANTILE * len(ranked)))] if ranked else 1.0
-        least = _FEW_MARGIN if len(ranked) < _FEW else 1.0
+        ratios = sorted(took_s / self.usual_s(size) for size, took_s in self._last)
+        worst = ratios[min(len(ratios) - 1, int(QUANTILE * len(ratios)))]
+        least = _FEW_MARGIN if len(ratios) < _FEW else _LEAST_MARGIN
         self._margin = min(max(worst, least), _MAX_MARGIN)
 
     def usual_s(self, num_in_hand: float) -> float:
@@ -78,19 +79,18 @@ class Pace:
         left_s = seconds / self._margin - self._fixed_s
         if left_s <= 0:
             return 0.0
-        return left_s / self._each_s if self._each_s > 0 else float("inf")
+        return left_s / self._each_s if self._each_s > 0 else inf
 
     def _fit(self) -> None:
+        """Split the time into a fixed part and one for each completion: least squares."""
         mean_size, mean_s = self._sizes / self._weight, self._times / self._weight
-        variance = self._squares / self._weight - mean_size**2
-        # Where all were of one size, all of the time is taken to grow with it: a guess
-        # that the first smaller lease puts right.
-        each_s = mean_s / mean_size
-        if variance > (_LEAST_SPREAD * mean_size) ** 2:
-            slope = (self._products / self._weight - mean_size * mean_s) / variance
-            each_s = min(max(slope, 0.0), each_s)
-        self._each_s = each_s
-        self._fixed_s = mean_s - each_s * mean_size
+        variance = self._squares - self._weight * mean_size**2
+        covariance = self._products - self._weight * mean_size * mean_s
+        prior = _PRIOR_WEIGHT * mean_size**2
+        all_grows_s = mean_s / mean_size
+        slope = (covariance + prior * all_grows_s) / (variance + prior)
+        self._each_s = min(max(slope, 0.0), all_grows_s)
+        self._fixed_s = mean_s - self._each_s * mean_size
 
 
 class PaceBook:
@@ -109,16 +109,24 @@ class PaceBook:
         """Return what is known of a node."""
         return self._paces.get(peer)
 
-    def add(self, peer: PeerId, num_in_hand: int, took_s: float) -> None:
-        """Take in a finished lease."""
+    def add(self, peer: PeerId, num_in_hand: int, took_s: float, *, is_done: bool = True) -> None:
+        """Take in a finished lease, or with ``is_done`` false one that would have taken longer.
+
+        One of these tells nothing where it was expected to take that long.
+        """
+        known = self._paces.get(peer)
+        if not is_done and known is not None and took_s <= known.usual_s(num_in_hand):
+            return
         pace = self._paces.pop(peer, None)
-        if pace is None:
+        if pace is not None:
+            self._unrank(pace.each_s)
+        if pace is None or (pace.is_guess and is_done):
             pace = Pace()
             while len(self._paces) >= MAX_PACES:
                 self._unrank(self._paces.pop(next(iter(self._paces))).each_s)
-        else:
-            self._unrank(pace.each_s)
         pace.add(num_in_hand, took_s)
+        pace.is_guess = not is_done and (known is None or known.is_guess)
+        pace.granted_at_s = float("-inf") if known is None else known.granted_at_s
         self._paces[peer] = pace
         insort(self._ranked, pace.each_s)
 

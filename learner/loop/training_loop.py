@@ -116,7 +116,7 @@ class TrainingLoop:
         """Return the next batch, as soon as there is one; None if asked to stop."""
         while not self._stopping:
             ring = self._bell.next_ring
-            formed = self._desk.dispatcher.form()
+            formed = self._desk.dispatcher.form(trio.current_time())
             dropped = [
                 self._desk.dispatcher.drop(group.group_id, DropReason.STALE)
                 for group in formed.stale

@@ -305,7 +305,7 @@ class Accounting(RuleBasedStateMachine):
 
     @rule()
     def train(self) -> None:
-        formed = self.dispatch.form()
+        formed = self.dispatch.form(self.now_s)
         for group in formed.stale:
             self.note(self.dispatch.drop(group.group_id, DropReason.STALE))
         if formed.batch is None:
