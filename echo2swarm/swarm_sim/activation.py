@@ -1,0 +1,206 @@
+"""Who is to work, decided by the real selector on what the simulated learner measured."""
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from echo2swarm.capacity import Workload
+from echo2swarm.selection import Effort, Limits, Need, Offer, Selection, effective, select
+from echo2swarm.swarm_sim.accounts import Accounts
+from echo2swarm.swarm_sim.broadcast import BroadcastModel
+from echo2swarm.swarm_sim.engine import Engine
+from echo2swarm.swarm_sim.measures import Measures, p95
+from echo2swarm.swarm_sim.members import Member
+from echo2swarm.swarm_sim.node import SimNode
+from echo2swarm.swarm_sim.tables import MBIT_BYTES, Scenario
+from protocols.ids import PeerId
+
+_AFTER_NEWS_S: Final = 0.2
+"""What comes within this time is one piece of news."""
+_MANY: Final = 500
+_LIMIT_S: Final = 1e6
+_HOUR_S: Final = 3600.0
+
+
+class Activation:
+    """Selects now and then, and when somebody comes or goes; keeps the bill."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        engine: Engine,
+        *,
+        members: dict[PeerId, Member],
+        accounts: Accounts,
+        measures: Measures,
+        broadcast: BroadcastModel,
+        rng: random.Random,
+        on_activated: Callable[[SimNode], None],
+    ) -> None:
+        self._scenario = scenario
+        self._engine = engine
+        self._members = members
+        self._accounts = accounts
+        self._measures = measures
+        self._broadcast = broadcast
+        self._rng = rng
+        self._on_activated = on_activated
+        self._next_s = 0.0
+        self._is_due = False
+        self._billed_until: dict[PeerId, float] = {}
+        self.selection: Selection | None = None
+        """The last one."""
+
+    def start(self) -> None:
+        """Select from now on."""
+        self._engine.after(0.0, self._tick)
+
+    def news(self) -> None:
+        """Select soon: somebody has come or gone."""
+        if not self._is_due:
+            self._is_due = True
+            # With hundreds of nodes there is always news, and no need to act on each at once.
+            every_s = self._scenario.selector.every_s
+            gap_s = max(_AFTER_NEWS_S, every_s * min(1.0, len(self._members) / _MANY))
+            self._engine.after(gap_s if self._engine.now_s else 0.0, self._select)
+
+    def price_changed(self, node: SimNode, usd_per_hour: float) -> None:
+        """Bill a node up to now, and from now on by another price."""
+        self._bill(node)
+        node.usd_per_hour = usd_per_hour
+
+    def is_gone(self, member: Member) -> None:
+        """Stop paying for a node."""
+        if member.is_active:
+            self._bill(member.node)
+            del self._billed_until[member.peer]
+            member.is_active = False
+            self._accounts.num_deactivations += 1
+
+    def close(self) -> None:
+        """Bill everybody up to now."""
+        for member in self._members.values():
+            if member.is_active:
+                self._bill(member.node)
+        usd_per_s = self._scenario.learner.usd_per_hour / _HOUR_S
+        self._accounts.learner_usd = self._engine.now_s * usd_per_s
+
+    @property
+    def num_active(self) -> int:
+        """Nodes that are to work."""
+        return len(self._billed_until)
+
+    @property
+    def needed_rollouts_per_s(self) -> float | None:
+        """As the last selection saw it."""
+        return self.selection.needed_rollouts_per_s if self.selection else None
+
+    # Inside.
+
+    def _tick(self) -> None:
+        self._select()
+        self._engine.after(self._scenario.selector.every_s, self._tick)
+
+    def _select(self) -> None:
+        self._is_due = False
+        now_s = self._engine.now_s
+        table = self._scenario.selector
+        offers = [self._offer(m) for m in self._members.values() if m.is_present]
+        self.selection = select(
+            offers,
+            self._need(now_s),
+            Limits(max_nodes=table.max_nodes, max_usd_per_hour=table.max_usd_per_hour),
+            effort=Effort(table.effort),
+            # A time limit would make the result depend on how fast this machine is.
+            left_s=lambda: _LIMIT_S,
+        )
+        had_some = self.num_active > 0
+        num_changes = 0
+        for key, choice in self.selection.choices.items():
+            member = self._members[PeerId(key)]
+            member.why = choice.why
+            if choice.is_active != member.is_active:
+                num_changes += 1
+                self._direct(member, is_active=choice.is_active)
+        self._accounts.num_switches += bool(num_changes and had_some)
+
+    def _direct(self, member: Member, *, is_active: bool) -> None:
+        node, now_s = member.node, self._engine.now_s
+        if is_active:
+            self._billed_until[member.peer] = now_s
+            member.is_active = True
+            self._accounts.num_activations += 1
+            self._on_activated(node)
+        else:
+            self.is_gone(member)
+        member.dwell = member.dwell.switched(is_active=is_active, now_s=now_s)
+        delay_s = self._scenario.learner.heartbeat_s * self._rng.random() + node.kind.rtt_s / 2
+        self._engine.after(delay_s, self._tell, member, member.session)
+
+    def _tell(self, member: Member, session: int) -> None:
+        # By now it may have been decided otherwise: a heartbeat is answered with what holds.
+        member.node.directed(session, is_active=member.is_active)
+
+    def _offer(self, member: Member) -> Offer:
+        node, kind = member.node, member.node.kind
+        may_switch = member.dwell.may_switch(kind.startup_s, self._engine.now_s)
+        measured = member.work.per_s()
+        rate = member.claimed_rollouts_per_s if measured is None else measured
+        availability, stay_s = 1.0, float("inf")
+        if kind.mean_stay_s is not None:
+            stay_s = kind.mean_stay_s
+            if kind.mean_away_s is not None:
+                availability = stay_s / (stay_s + kind.mean_away_s)
+        facts = (rate, node.usd_per_hour, may_switch, member.is_active, member.is_ready)
+        if member.offer is not None and member.offer_facts == facts:
+            return member.offer
+        mean, std = effective(rate, availability=availability)
+        has_links = self._broadcast.payload_bytes > 0
+        member.offer_facts = facts
+        member.offer = Offer(
+            key=member.peer,
+            usd_per_hour=node.usd_per_hour,
+            rollouts_per_s=mean,
+            rollouts_per_s_std=std,
+            upload_bytes_per_s=kind.up_mbit * MBIT_BYTES if has_links else None,
+            download_bytes_per_s=kind.down_mbit * MBIT_BYTES if has_links else None,
+            load_s=kind.load_s,
+            startup_s=kind.startup_s,
+            expected_stay_s=stay_s,
+            num_active=int(member.is_active),
+            may_start=may_switch,
+            may_stop=may_switch,
+            is_ready=member.is_ready,
+        )
+        return member.offer
+
+    def _need(self, now_s: float) -> Need | None:
+        train_s = self._measures.typical_train_s(now_s)
+        if train_s is None:
+            return None
+        learner = self._scenario.learner
+        payload_bytes = self._broadcast.payload_bytes
+        return Need(
+            workload=Workload(
+                rollouts_per_step=self._scenario.rollouts_per_step,
+                train_s=train_s,
+                max_staleness=learner.max_staleness,
+                publish_every=learner.publish_every,
+                overhead_s=learner.write_s / learner.publish_every,
+            ),
+            rollout_s=p95(self._measures.rollout_s, now_s),
+            payload_bytes=payload_bytes,
+            source_bytes_per_s=learner.upload_mbit * MBIT_BYTES if payload_bytes else None,
+            broadcast_s=p95(self._measures.broadcast_s, now_s),
+            headroom=learner.headroom,
+        )
+
+    def _bill(self, node: SimNode) -> None:
+        since_s = self._billed_until.get(node.peer)
+        if since_s is None:
+            return
+        now_s = self._engine.now_s
+        count = self._accounts.of(node.peer)
+        count.active_s += now_s - since_s
+        count.usd += (now_s - since_s) / _HOUR_S * node.usd_per_hour
+        self._billed_until[node.peer] = now_s

@@ -1,0 +1,313 @@
+"""The simulated learner's desk: what nodes say reaches the real dispatcher here.
+
+A question without work to give waits until there is some, as at the live learner.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, inf, log
+from typing import Final
+
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.group_table import SampleStatus
+from echo2swarm.dispatch.groups import AcceptedRollout, DropReason
+from echo2swarm.dispatch.lease_rules import Ask, NoWork
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.dispatch.open_group import Dropped
+from echo2swarm.freshness import Freshness, judge
+from echo2swarm.swarm_sim.accounts import Accounts
+from echo2swarm.swarm_sim.engine import Engine
+from echo2swarm.swarm_sim.measures import Measures
+from echo2swarm.swarm_sim.members import Member
+from echo2swarm.swarm_sim.node import SimNode, Submission
+from protocols.ids import GroupId, PeerId, PolicyVersion
+from protocols.reasons import Reason
+
+_NOT_WANTED: Final = {
+    SampleStatus.TAKEN: Reason.DUPLICATE,
+    SampleStatus.ANSWERED: Reason.ALREADY_ANSWERED,
+    SampleStatus.STALE: Reason.STALE,
+    SampleStatus.CLOSED: Reason.LEASE_EXPIRED,
+}
+
+MAX_LOOKED_AT: Final = 16
+"""Waiting questions that fail one after the other, before the others have to wait."""
+_REST_S: Final = 30.0
+"""A node that is told it can't be of use is not looked at again before this."""
+_FINEST: Final = 0.02
+"""Lengths of answers are told apart as finely as this, so that few have to be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimPrompt:
+    """A prompt, as the dispatcher sees it."""
+
+    index: int
+    tokens: bytes
+
+
+@dataclass(slots=True)
+class _Question:
+    node: SimNode
+    session: int
+    ask_round: int
+    version: int
+    not_before_s: float = 0.0
+
+
+class Desk:
+    """Leases and verdicts.
+
+    Args:
+        engine: the clock.
+        dispatcher: the real one.
+        members: by peer.
+        accounts: what is counted.
+        measures: what is measured.
+        prompt_tokens: length of every prompt.
+        judge_luck: whether the next rollout of this node is refused by a check of content.
+        on_ready: called when a batch might be complete.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        dispatcher: Dispatcher,
+        *,
+        members: dict[PeerId, Member],
+        accounts: Accounts,
+        measures: Measures,
+        prompt_tokens: int,
+        judge_luck: Callable[[SimNode], bool],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._dispatcher = dispatcher
+        self._members = members
+        self._accounts = accounts
+        self._measures = measures
+        self._judge_luck = judge_luck
+        self._on_ready = on_ready
+        self._prompt = b"\0" * (4 * prompt_tokens)
+        self._num_prompts = 0
+        self._waiting: deque[_Question] = deque()
+        self._has_released = False
+        self._packed: dict[int, bytes] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Questions that wait for work."""
+        return len(self._waiting)
+
+    # Told by nodes.
+
+    def asked(self, node: SimNode, version: int, ask_round: int) -> None:
+        """Give work, or let the question wait."""
+        question = _Question(node, node.session, ask_round, version)
+        if not self._try(question):
+            self._waiting.append(question)
+
+    def given_back(self, node: SimNode, lease_id: str) -> None:
+        """Take back a lease."""
+        lease = self._dispatcher.leases.get(lease_id)
+        if lease is not None and lease.state is LeaseState.ACTIVE and lease.peer == node.peer:
+            self.end(lease, LeaseState.RETURNED)
+            self.serve_waiting()
+
+    def submitted(self, node: SimNode, work: Submission) -> None:
+        """Judge results."""
+        dispatcher, now_s = self._dispatcher, self._engine.now_s
+        lease = dispatcher.leases.get(work.part.lease_id)
+        num = work.part.num_completions
+        if lease is None:
+            self._refuse(node, Reason.UNKNOWN_LEASE, num)
+        else:
+            self._judge(node, lease, work, now_s)
+        self._engine.after(node.kind.rtt_s / 2, node.judged, node.session, work.part.lease_id, num)
+        if self._has_released:
+            self.serve_waiting()
+        self._on_ready()
+
+    # Done by the learner.
+
+    def end(self, lease: LeaseRecord, state: LeaseState) -> None:
+        """End an active lease early; what it lacks is leased to others."""
+        ended, drops = self._dispatcher.end_lease(lease, state, self._engine.now_s)
+        self._note_end(ended)
+        self.note_drops(drops)
+        self._accounts.num_released += ended.num_unfinished
+        self._has_released = True
+
+    def end_all_of(self, peer: PeerId, state: LeaseState = LeaseState.NODE_LOST) -> None:
+        """End the leases of a node that is gone."""
+        for lease in self._dispatcher.leases.of_peer(peer):
+            self.end(lease, state)
+
+    def end_overdue(self) -> None:
+        """End the leases whose time is up, or whose deadline step has passed."""
+        for lease, state in self._dispatcher.leases.overdue(
+            now_s=self._engine.now_s, next_step=self._dispatcher.next_step
+        ):
+            if lease.state is LeaseState.ACTIVE:
+                self.end(lease, state)
+
+    def note_drops(self, drops: list[Dropped]) -> None:
+        """Count groups that were given up."""
+        for drop in drops:
+            self._accounts.dropped(drop.group_id, drop.reason)
+
+    def drop_all(self, reason: DropReason) -> None:
+        """Give up everything that was leased and not trained on."""
+        for lease in self._dispatcher.leases.active:
+            self.end(lease, LeaseState.RETURNED)
+        ready = [group.group_id for group in self._dispatcher.ready]
+        groups = [*self._dispatcher.open_groups, *ready]
+        self.note_drops([self._dispatcher.drop(group, reason) for group in groups])
+
+    def serve_waiting(self) -> None:
+        """Look again at the questions that wait, oldest first, while there is work."""
+        failed: list[_Question] = []
+        now_s = self._engine.now_s
+        is_late = (self._dispatcher.next_late_s() or inf) <= now_s
+        for _ in range(len(self._waiting)):
+            if not (self._has_released or is_late or self._has_room):
+                break
+            question = self._waiting.popleft()
+            if question.not_before_s > now_s or not self._try(question):
+                failed.append(question)
+                if len(failed) >= MAX_LOOKED_AT:
+                    break
+        if len(failed) < MAX_LOOKED_AT:
+            self._waiting.extendleft(reversed(failed))
+        else:
+            self._waiting.extend(failed)  # the others are next
+        self._has_released = False
+
+    # Inside.
+
+    @property
+    def _has_room(self) -> bool:
+        rules = self._dispatcher.rules
+        return self._dispatcher.num_outstanding < rules.max_groups_outstanding
+
+    def _try(self, question: _Question) -> bool:
+        """Return whether a question needs to wait no longer: answered, or void."""
+        node = question.node
+        member = self._members.get(node.peer)
+        if (
+            question.session != node.session
+            or question.ask_round != node.ask_round
+            or member is None
+            or not member.is_present
+        ):
+            return True
+        if not member.is_active:
+            return False
+        self._draw_prompts()
+        now_s = self._engine.now_s
+        reply = self._dispatcher.grant(
+            Ask(
+                peer=node.peer,
+                session_id=str(question.session),
+                applied_version=PolicyVersion(max(question.version, member.applied_version or 0)),
+                max_completions=node.kind.concurrency,
+                broadcast_s=member.slow_broadcast_s,
+            ),
+            now_s,
+        )
+        if isinstance(reply, NoWork):
+            if reply.is_lasting:
+                question.not_before_s = now_s + _REST_S
+            return False
+        for group in reply.groups:
+            self._accounts.leased(group.group_id)
+        self._accounts.of(node.peer).num_issued += reply.num_completions
+        member.num_leases += 1
+        member.work.set_working(True, now_s)
+        self._engine.after(
+            node.kind.rtt_s / 2, node.granted, question.session, question.version, reply
+        )
+        return True
+
+    def _draw_prompts(self) -> None:
+        wanted = min(64, self._dispatcher.num_prompts_wanted)
+        if wanted > 0:
+            first = self._num_prompts
+            self._num_prompts += wanted
+            self._dispatcher.add_prompts(
+                SimPrompt(index, self._prompt) for index in range(first, self._num_prompts)
+            )
+
+    def _judge(self, node: SimNode, lease: LeaseRecord, work: Submission, now_s: float) -> None:
+        dispatcher = self._dispatcher
+        is_stale = (
+            judge(
+                version=work.version,
+                step=dispatcher.next_step,
+                max_staleness=dispatcher.rules.max_staleness,
+            )
+            is Freshness.STALE
+        )
+        num_accepted, num_tokens = 0, 0.0
+        keys = ((GroupId(g.group_id), s.index) for g in work.part.groups for s in g.samples)
+        for key, tokens in zip(keys, work.num_tokens, strict=True):
+            status = dispatcher.status_for(lease, key)
+            drop: Dropped | None = None
+            if status is not SampleStatus.OPEN:
+                self._refuse(node, _NOT_WANTED[status])
+                ended = dispatcher.settle(lease, key, now_s)
+            elif is_stale or self._judge_luck(node):
+                self._refuse(node, Reason.STALE if is_stale else Reason.WRONG_SHAPE)
+                drop, ended = dispatcher.refuse(lease, key, now_s)
+                self._has_released = True
+            else:
+                dispatcher.begin_judging(lease, key)
+                rollout = self._rollout(node.peer, work.version, tokens)
+                _, ended = dispatcher.accept(lease, key, rollout, now_s)
+                num_accepted += 1
+                num_tokens += tokens
+            if drop is not None:
+                self.note_drops([drop])
+            if ended is not None:
+                self._note_end(ended)
+        if num_accepted:
+            member = self._members[node.peer]
+            member.num_accepted += num_accepted
+            member.work.add(num_accepted, now_s)
+            self._measures.accepted.add(num_accepted, now_s)
+            count = self._accounts.of(node.peer)
+            count.num_accepted += num_accepted
+            count.num_tokens += num_tokens
+
+    def _rollout(self, peer: PeerId, version: int, tokens: float) -> AcceptedRollout:
+        """Return a result. Nobody reads its tokens, but their number counts."""
+        size = max(1, round(exp(round(log(tokens) / _FINEST) * _FINEST)))
+        packed = self._packed.get(size)
+        if packed is None:
+            packed = self._packed[size] = b"\0" * (4 * size)
+        return AcceptedRollout(
+            tokens=packed,
+            logprobs=b"",
+            version=PolicyVersion(version),
+            reward=0.0,
+            is_truncated=False,
+            peer=peer,
+        )
+
+    def _refuse(self, node: SimNode, reason: Reason, count: int = 1) -> None:
+        self._accounts.refusals[reason] += count
+        if reason is Reason.ALREADY_ANSWERED:
+            return  # it was late, and no fault is found with it
+        self._accounts.of(node.peer).num_refused += count
+        self._members[node.peer].num_refused += count
+
+    def _note_end(self, ended: LeaseEnded) -> None:
+        self._accounts.lease_ends[ended.state] += 1
+        now_s = self._engine.now_s
+        member = self._members[ended.peer]
+        member.num_leases -= 1
+        member.work.set_working(member.num_leases > 0, now_s)
+        if ended.state is LeaseState.DONE:
+            self._measures.rollout_s.add(ended.took_s, now_s)
+            self._accounts.leases_s.append(ended.took_s)

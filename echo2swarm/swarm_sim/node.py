@@ -1,0 +1,331 @@
+"""What a node does on virtual time: it asks, samples, submits, and applies what reaches it.
+
+The same steps as in the live node: one engine batch at a time, a newer version applied between
+batches, submissions one after the other. One event stands for a batch, not for its tokens.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from echo2swarm.swarm_sim.chance import Answers
+from echo2swarm.swarm_sim.engine import Engine
+from echo2swarm.swarm_sim.in_hand import InHand, Part
+from echo2swarm.swarm_sim.tables import NodesTable
+from protocols.ids import PeerId
+from protocols.leases import Lease
+
+MAX_UNSENT: Final = 5
+"""Submissions waiting; when there are more, the engine waits too."""
+_SOON_S: Final = 5.0
+"""Within which a node tries again when the learner was away."""
+
+Call = Callable[..., None]
+
+
+class LearnerSide(Protocol):
+    """What a node tells the learner. All calls come when the message arrives."""
+
+    @property
+    def step(self) -> int:
+        """Updates done, as nodes hear of it with every answer."""
+        ...
+
+    @property
+    def back_at_s(self) -> float:
+        """When the learner can be reached again; past if it can be reached."""
+        ...
+
+    def joined(self, node: "SimNode") -> None:
+        """A node is here."""
+        ...
+
+    def left(self, node: "SimNode") -> None:
+        """A node says goodbye."""
+        ...
+
+    def applied(self, node: "SimNode", version: int) -> None:
+        """A node samples with ``version`` from now on."""
+        ...
+
+    def asked(self, node: "SimNode", version: int, ask_round: int) -> None:
+        """A node asks for work; the answer comes by :meth:`SimNode.granted`, if there is any."""
+        ...
+
+    def given_back(self, node: "SimNode", lease_id: str) -> None:
+        """A node will do no more of a lease."""
+        ...
+
+    def submitted(self, node: "SimNode", work: "Submission") -> None:
+        """A node hands results in, and they have been scored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Finished completions of one lease."""
+
+    part: Part
+    version: int
+    num_tokens: tuple[float, ...]
+    """Of each completion, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """A version on its way."""
+
+    version: int
+    began_s: float
+    ends_s: float
+
+
+class SimNode:
+    """One node.
+
+    Args:
+        peer: its name.
+        kind: what it is like.
+        tokens_per_s: its speed.
+        usd_per_hour: its price at first.
+        judge_s: what the learner takes for a verdict.
+        answers: how long completions are.
+        engine: the clock.
+        learner: whom it works for.
+        rng: its luck.
+    """
+
+    def __init__(
+        self,
+        peer: PeerId,
+        kind: NodesTable,
+        *,
+        tokens_per_s: float,
+        usd_per_hour: float,
+        judge_s: float,
+        answers: Answers,
+        engine: Engine,
+        learner: LearnerSide,
+        rng: random.Random,
+    ) -> None:
+        self.peer = peer
+        self.kind = kind
+        self.tokens_per_s = tokens_per_s
+        self.speed_factor = 1.0
+        self.usd_per_hour = usd_per_hour
+        self.session = 0
+        """Counts its lives; what belongs to an earlier one happens no more."""
+        self.ask_round = 0
+        """Counts how often it stopped taking work: earlier questions are void."""
+        self.is_up = False
+        self.is_leaving = False
+        self.held_version: int | None = None
+        self._is_taking = False
+        self._applied: int | None = None
+        self._is_engine_up = False
+        self._is_busy = False
+        self._work = InHand()
+        self._fetching: _Fetch | None = None
+        self._fetch_next: tuple[int, float] | None = None
+        self._next_submit_s = 0.0
+        self._submit_s = max(1e-6, kind.rtt_s + judge_s)
+        self._judge_s = judge_s
+        self._answers = answers
+        self._engine = engine
+        self._learner = learner
+        self._rng = rng
+
+    # Coming and going.
+
+    def boot(self) -> None:
+        """Join, with nothing in hand."""
+        self.session += 1
+        self.ask_round += 1
+        self.is_up, self.is_leaving, self._is_taking = True, False, False
+        self.held_version = self._applied = self._fetching = self._fetch_next = None
+        self._is_engine_up = self._is_busy = False
+        self._work, self._next_submit_s = InHand(), 0.0
+        self._tell(self._learner.joined)
+        self._later(self.kind.startup_s, self._engine_started)
+
+    def vanish(self) -> None:
+        """Be gone, with whatever is in hand; nobody is told."""
+        self.session += 1
+        self.is_up = False
+
+    def leave(self) -> None:
+        """Finish what is begun, give back the rest, and go."""
+        if not self.is_up or self.is_leaving:
+            return
+        self.is_leaving = True
+        self._stop_taking()
+        for lease_id in self._work.hand_back_not_begun():
+            self._tell(self._learner.given_back, lease_id)
+        self._leave_if_idle()
+
+    def directed(self, session: int, *, is_active: bool) -> None:
+        """Hear whether to work."""
+        if session != self.session or self.is_leaving or is_active == self._is_taking:
+            return
+        if is_active:
+            self._is_taking = True
+            self._ask()
+        else:
+            self._stop_taking()
+
+    # Versions.
+
+    @property
+    def is_fetching(self) -> bool:
+        """Whether a version is on its way to it."""
+        return self._fetching is not None
+
+    def offered(self, session: int, version: int, takes_s: float) -> None:
+        """Fetch a version; a transfer that is not half done is given up for it."""
+        if session != self.session or not self.is_up:
+            return
+        if self.held_version is not None and self.held_version >= version:
+            return
+        fetch, now_s = self._fetching, self._engine.now_s
+        if fetch is not None and fetch.ends_s - now_s <= (fetch.ends_s - fetch.began_s) / 2:
+            self._fetch_next = (version, takes_s)
+        else:
+            self._fetch(version, takes_s)
+
+    def _fetch(self, version: int, takes_s: float) -> None:
+        now_s = self._engine.now_s
+        self._fetching = _Fetch(version, now_s, now_s + takes_s)
+        self._fetch_next = None
+        self._later(takes_s, self._fetched, self._fetching)
+
+    def _fetched(self, fetch: _Fetch) -> None:
+        if fetch is not self._fetching:
+            return  # it was given up for a newer one
+        self._fetching = None
+        self.held_version = fetch.version
+        if self._fetch_next is not None:
+            self._fetch(*self._fetch_next)
+        self._pump()
+
+    def _engine_started(self) -> None:
+        self._is_engine_up = True
+        self._pump()
+
+    def _loaded(self, version: int) -> None:
+        self._is_busy = False
+        self._applied = version
+        self._tell(self._learner.applied, version)
+        self._ask()
+        self._pump()
+
+    # Work.
+
+    def granted(self, session: int, version: int, lease: Lease) -> None:
+        """Take in the answer to a question that was asked with ``version``."""
+        if session != self.session:
+            return
+        self._work.answered(version)
+        if not self._is_taking:
+            self._tell(self._learner.given_back, lease.lease_id)
+            return
+        self._work.add(lease)
+        self._ask()
+        self._pump()
+
+    def judged(self, session: int, lease_id: str, num_rollouts: int) -> None:
+        """Take in the verdicts on a submission."""
+        if session == self.session and self._work.judged(lease_id, num_rollouts):
+            self._ask()
+            self._leave_if_idle()
+
+    def _stop_taking(self) -> None:
+        self._is_taking = False
+        self.ask_round += 1
+        self._work.ask_no_more()
+
+    def _ask(self) -> None:
+        while self._is_taking and self._applied is not None and self._work.ask(self._applied):
+            self._tell(self._learner.asked, self._applied, self.ask_round)
+
+    def _pump(self) -> None:
+        """Give the engine something to do, if it is free."""
+        if self._is_busy or not self._is_engine_up or not self.is_up:
+            return
+        held = self.held_version
+        if held is not None and (self._applied is None or held > self._applied):
+            self._occupy(self.kind.load_s, self._loaded, held)
+        elif self._applied is not None:
+            self._forget_late()
+            num_waiting = (self._next_submit_s - self._engine.now_s) / self._submit_s
+            if num_waiting > MAX_UNSENT:
+                self._occupy((num_waiting - MAX_UNSENT) * self._submit_s, self._free)
+            elif parts := self._work.next_batch(self._applied, self.kind.concurrency):
+                works = [
+                    Submission(part, self._applied, self._answers.of_part(part)) for part in parts
+                ]
+                self._occupy(self._seconds_for(works), self._sampled, works)
+
+    def _occupy(self, seconds: float, then: Call, *args: object) -> None:
+        self._is_busy = True
+        self._later(seconds, then, *args)
+
+    def _free(self) -> None:
+        self._is_busy = False
+        self._pump()
+
+    def _seconds_for(self, works: Sequence[Submission]) -> float:
+        """Return how long the engine takes for a batch."""
+        tokens_per_s = self.tokens_per_s * self.speed_factor
+        if self.kind.batching == "total":
+            return sum(sum(work.num_tokens) for work in works) / tokens_per_s
+        longest = max(max(work.num_tokens) for work in works)
+        num_rounds = -(-sum(len(work.num_tokens) for work in works) // self.kind.concurrency)
+        return longest * num_rounds * self.kind.concurrency / tokens_per_s
+
+    def _sampled(self, works: Sequence[Submission]) -> None:
+        self._is_busy = False
+        self._forget_late()
+        for work in works:
+            if self._work.sampled(work.part):
+                self._submit(work)
+        self._pump()
+
+    def _submit(self, work: Submission) -> None:
+        start_s = max(self._engine.now_s, self._next_submit_s)
+        self._next_submit_s = start_s + self._submit_s
+        arrives_s = start_s + self.kind.rtt_s / 2 + self._judge_s
+        self._engine.at(arrives_s, self._reach_learner, self.session, self._learner.submitted, work)
+
+    def _forget_late(self) -> None:
+        """Drop the leases that the learner has given up on."""
+        if self._work.forget_late(self._learner.step):
+            self._ask()
+            self._leave_if_idle()
+
+    def _leave_if_idle(self) -> None:
+        if self.is_leaving and self._work.is_empty and self.is_up:
+            self._tell(self._learner.left)
+            self.vanish()
+
+    # Time.
+
+    def _later(self, delay_s: float, call: Call, *args: object) -> None:
+        """Do something in a while, unless it is another life by then."""
+        self._engine.after(delay_s, self._if_alive, self.session, call, args)
+
+    def _if_alive(self, session: int, call: Call, args: tuple[object, ...]) -> None:
+        if session == self.session:
+            call(*args)
+
+    def _tell(self, call: Call, *args: object) -> None:
+        """Let a message reach the learner after half a round trip."""
+        self._engine.after(self.kind.rtt_s / 2, self._reach_learner, self.session, call, *args)
+
+    def _reach_learner(self, session: int, call: Call, *args: object) -> None:
+        back_at_s = self._learner.back_at_s
+        if back_at_s > self._engine.now_s:
+            again_s = back_at_s + _SOON_S * self._rng.random()
+            self._engine.at(again_s, self._reach_learner, session, call, *args)
+        elif session == self.session or call == self._learner.left:
+            call(self, *args)
