@@ -57,10 +57,11 @@ def make_plan(assumptions: Assumptions) -> Plan:
         found = [question.option(bound, every) for every in _periods(assumptions, bound)]
         if found:
             options.append(min(found, key=lambda o: (not o.is_enough, o.usd_per_step)))
+    options = [
+        question.option(o.max_staleness, o.publish_every, effort=Effort.EXACT) if o.is_enough else o
+        for o in options
+    ]
     best = _best(options)
-    if best is not None:
-        best = question.option(best.max_staleness, best.publish_every, effort=Effort.EXACT)
-        options = [best if o.max_staleness == best.max_staleness else o for o in options]
     return Plan(
         best=best,
         by_staleness=tuple(options),
