@@ -255,26 +255,32 @@ class Chooser:
     def _add_new(self, cart: Cart, node: Candidate, budget: _Budget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
         use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
-        room = None
+        num_left = self._num_to_open(node, use_by)
+        if not num_left:
+            return None
+        room = self._num_in_time(node, use_by, budget)
+        if room < cart.num_completions + budget.portion:
+            return None if cart.chosen else self._no_time(node, use_by)
         rank = self._speed_rank(node)
-        while (prompt := self.prompts.choose(rank)) is not None and self._may_open(node, use_by):
-            if room is None:
-                room = self._num_in_time(node, use_by, budget)
-            if room - cart.num_completions < budget.portion:
-                return None if cart.chosen else self._no_time(node, use_by)
-            if not cart.has_room_for(len(prompt.tokens), budget.portion):
+        while num_left and room >= cart.num_completions + budget.portion:
+            prompt = self.prompts.choose(rank)
+            if prompt is None or not cart.has_room_for(len(prompt.tokens), budget.portion):
                 break
             self.prompts.remove(prompt)
             cart.add(self._open(prompt, node), list(range(budget.portion)))
+            num_left -= 1
+            if not cart.has_room_for(0, budget.portion):
+                break
         return None
 
     def _open(self, prompt: Prompt, node: Candidate) -> OpenGroup:
         nothing = [None] * self.rules.group_size
         return self.groups.add(GroupId(prompt.index), prompt.tokens, nothing, version=node.version)
 
-    def _may_open(self, node: Candidate, use_by: int) -> bool:
+    def _num_to_open(self, node: Candidate, use_by: int) -> int:
+        """Return how many groups more can be used while results of the node are of use."""
         if not self.rules.is_paced:
-            return use_by >= self.learner.next_step
+            return MAX_GROUPS if use_by >= self.learner.next_step else 0
         rules, num_outstanding = self.rules, len(self.groups)
         num_left = min(
             rules.max_groups_outstanding - num_outstanding,
@@ -284,7 +290,7 @@ class Chooser:
             - self.groups.num_up_to(node.version),
         )
         # What is left is for those without work, before anybody gets more than one lease.
-        return num_left > (self.supply.num_idle if node.num_in_hand else 0)
+        return max(0, num_left - (self.supply.num_idle if node.num_in_hand else 0))
 
     def _no_time(self, node: Candidate, use_by: int) -> NoWork:
         left_s = max(0.0, self.learner.start_s(use_by, node.now_s) - node.now_s)

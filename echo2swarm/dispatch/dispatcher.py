@@ -354,17 +354,20 @@ class Dispatcher:
         self, group: OpenGroup, indices: Sequence[int], lease: LeaseRecord
     ) -> LeasedGroup:
         self._groups.expect(group, lease.min_version)
-        specs = []
-        for index in indices:
-            attempt = self._groups.lease(group, index, lease.lease_id)
-            seed = sampling_seed(
-                run_seed=self._rules.run_seed,
-                group_id=group.group_id,
+        attempts = self._groups.lease(group, indices, lease.lease_id)
+        specs = tuple(
+            SampleSpec(
                 index=index,
-                attempt=attempt,
+                seed=sampling_seed(
+                    run_seed=self._rules.run_seed,
+                    group_id=group.group_id,
+                    index=index,
+                    attempt=attempt,
+                ),
             )
-            specs.append(SampleSpec(index=index, seed=seed))
-        return LeasedGroup(group.group_id, group.prompt_tokens, tuple(specs))
+            for index, attempt in zip(indices, attempts, strict=True)
+        )
+        return LeasedGroup(group.group_id, group.prompt_tokens, specs)
 
     def _attainable_s(self) -> float | None:
         """Return the learner's period if it never waits for nodes slower than most."""

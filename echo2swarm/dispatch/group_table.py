@@ -79,9 +79,14 @@ class GroupTable:
 
     def num_up_to(self, version: int) -> int:
         """Return how many groups count as of ``version`` or an older one: used before others."""
-        return sum(len(of) for v, of in self._by_version.items() if v <= version) + sum(
-            num for v, num in self._num_ready_by_version.items() if v <= version
-        )
+        num = 0
+        for v, groups in self._by_version.items():
+            if v <= version:
+                num += len(groups)
+        for v, num_ready in self._num_ready_by_version.items():
+            if v <= version:
+                num += num_ready
+        return num
 
     def oldest_open(self) -> Iterator[OpenGroup]:
         """Yield the open groups, the oldest version first."""
@@ -159,18 +164,21 @@ class GroupTable:
 
     # Leasing and results.
 
-    def lease(self, group: OpenGroup, index: int, lease_id: LeaseId) -> int:
-        """Note who is at work on a sample; returns how often it was leased before."""
-        slot = group.slots[index]
-        if slot.is_missing:
-            slot.holder = lease_id
-            group.num_missing -= 1
-            self._sort_in(group)
-        else:
-            slot.backup = lease_id
-            self.num_backups += 1
-        slot.num_leased += 1
-        return slot.num_leased - 1
+    def lease(self, group: OpenGroup, indices: Sequence[int], lease_id: LeaseId) -> list[int]:
+        """Note who is at work on samples; returns how often each of them was leased before."""
+        attempts = []
+        for index in indices:
+            slot = group.slots[index]
+            if slot.is_missing:
+                slot.holder = lease_id
+                group.num_missing -= 1
+            else:
+                slot.backup = lease_id
+                self.num_backups += 1
+            attempts.append(slot.num_leased)
+            slot.num_leased += 1
+        self._sort_in(group)
+        return attempts
 
     def expect(self, group: OpenGroup, version: int) -> None:
         """Note which version a group will be sampled with of which nothing is sampled yet."""

@@ -1,8 +1,8 @@
 """Prompts that wait to be leased: long ones go to fast nodes, short ones to slow nodes."""
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from itertools import islice
 from typing import Final
 
 from echo2swarm.dispatch.groups import Prompt
@@ -18,6 +18,8 @@ class PromptQueue:
 
     def __init__(self) -> None:
         self._window: list[Prompt] = []
+        self._lengths: list[int] = []
+        """Of those in the window, in order."""
         self._rest: deque[Prompt] = deque()
         self._num_passed = 0
 
@@ -40,8 +42,7 @@ class PromptQueue:
             return None
         if speed_rank is None or self._num_passed >= MAX_PASSED:
             return self._window[0]
-        lengths = sorted(len(prompt.tokens) for prompt in self._window)
-        wanted = lengths[round(speed_rank * (len(lengths) - 1))]
+        wanted = self._lengths[round(speed_rank * (len(self._lengths) - 1))]
         return next(prompt for prompt in self._window if len(prompt.tokens) == wanted)
 
     def remove(self, prompt: Prompt) -> None:
@@ -49,10 +50,11 @@ class PromptQueue:
         is_first = prompt is self._window[0]
         self._num_passed = 0 if is_first else self._num_passed + 1
         self._window.remove(prompt)
+        del self._lengths[bisect_left(self._lengths, len(prompt.tokens))]
         self._refill()
 
     def _refill(self) -> None:
-        taken = list(islice(self._rest, max(0, WINDOW - len(self._window))))
-        for _ in taken:
-            self._rest.popleft()
-        self._window += taken
+        while self._rest and len(self._window) < WINDOW:
+            prompt = self._rest.popleft()
+            self._window.append(prompt)
+            insort(self._lengths, len(prompt.tokens))
