@@ -1,23 +1,29 @@
 """What the capacity model says of the run, and what its owner could do, for the status."""
 
-from dataclasses import replace
+from collections.abc import Sequence
 from math import isfinite
 
 from echo2swarm.capacity import Estimate, min_staleness
 from echo2swarm.planning.advice import Situation
+from echo2swarm.rates import Phase
 from echo2swarm.selection import Offer
-from learner.nodes.links import Links
-from learner.nodes.node_table import Node, NodeTable
-from learner.progress import Progress
-from protocols.activation import Directive, NodeState
+from learner.nodes.activator import Activator
+from learner.nodes.node_table import NodeTable
+from learner.progress import WINDOW_S, Progress
 from protocols.status import Outlook, Quantity
 
 
-def outlook_of(progress: Progress, nodes: NodeTable, now_s: float) -> Outlook:
-    """Return what the capacity model says, from what was measured."""
-    active = [node for node in nodes.present if _is_active(node)]
-    capacity = sum(node.work.per_s() or 0.0 for node in active)
-    usd_per_hour = sum(node.advert.usd_per_hour for node in active)
+def outlook_of(progress: Progress, offers: Sequence[Offer], now_s: float) -> Outlook:
+    """Return what the capacity model says, from what was measured.
+
+    Args:
+        progress: the learner's pace.
+        offers: the nodes as the selector sees them.
+        now_s: the present.
+    """
+    active = [offer for offer in offers if offer.is_active]
+    capacity = sum(offer.rollouts_per_s or 0.0 for offer in active)
+    usd_per_hour = sum(offer.usd_per_hour for offer in active)
     workload, delays = progress.workload(now_s), progress.delays(now_s)
     found = progress.forecast(now_s, rollouts_per_s=capacity)
     tokens_per_s = progress.trained_tokens.per_s(now_s)
@@ -40,35 +46,22 @@ def outlook_of(progress: Progress, nodes: NodeTable, now_s: float) -> Outlook:
     )
 
 
-def situation_of(progress: Progress, nodes: NodeTable, links: Links, now_s: float) -> Situation:
+def situation_of(
+    progress: Progress, nodes: NodeTable, activator: Activator, now_s: float
+) -> Situation:
     """Return what advice to the owner goes by."""
-    present = nodes.present
-    found = progress.situation(now_s, num_nodes=len(present))
-    need = found.need
-    if need is not None:
-        need = replace(
-            need,
-            payload_bytes=float(nodes.update_bytes or 0),
-            source_bytes_per_s=links.own_upload_bytes_per_s,
-        )
-    return replace(
-        found,
-        need=need,
-        offers=tuple(_offer(node) for node in present),
-        names={node.peer: node.advert.name for node in present},
-    )
-
-
-def _is_active(node: Node) -> bool:
-    return node.directive is Directive.ACTIVE and node.state is not NodeState.DRAINING
-
-
-def _offer(node: Node) -> Offer:
-    return Offer(
-        key=node.peer,
-        usd_per_hour=node.advert.usd_per_hour,
-        rollouts_per_s=node.work.per_s(),
-        num_active=int(_is_active(node)),
+    selection = activator.selection
+    shares = progress.timeline.shares(now_s, WINDOW_S)
+    return Situation(
+        num_nodes=len(nodes.present),
+        is_finished=progress.is_finished,
+        need=activator.need(now_s),
+        broadcast_s=progress.delays(now_s).broadcast_s,
+        offers=activator.offers(now_s),
+        limits=activator.limits,
+        shortfall=selection.shortfall if selection else None,
+        names={node.peer: node.advert.name for node in nodes.present},
+        busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
     )
 
 

@@ -2,7 +2,7 @@
 
 What waits for what::
 
-    heartbeats -> membership -> selector -> directives
+    heartbeats -> membership -> activator (selector) -> directives
     prompts (scorer) -> dispatcher -> leases -> nodes
     nodes -> rollout service -> scorer -> ledger -> dispatcher (ready groups)
     training loop <- ready groups; -> trainer -> publishing -> nodes
@@ -37,6 +37,7 @@ from learner.ledger.resume import LeftOver
 from learner.loop.publishing import Publishing
 from learner.loop.trainer_client import TrainerLostError
 from learner.loop.training_loop import Save, TrainingLoop
+from learner.nodes.activator import Activator
 from learner.nodes.links import Links
 from learner.nodes.membership import Membership
 from learner.nodes.node_table import NodeTable
@@ -115,13 +116,20 @@ class Learner:
             progress=self.progress,
             bell=self._bell,
         )
+        self.activator = Activator(
+            nodes=self.nodes,
+            links=parts.links,
+            progress=self.progress,
+            selector=config.selector,
+            bell=self._bell,
+        )
         self.membership = Membership(
             self.desk,
             run_id=parts.run_id,
             nodes=self.nodes,
             ledger=parts.ledger,
             progress=self.progress,
-            selector=config.selector,
+            activator=self.activator,
             heartbeat_s=config.swarm.heartbeat_s,
             links=parts.links,
             bell=self._bell,
@@ -133,6 +141,7 @@ class Learner:
             progress=self.progress,
             traffic=parts.traffic,
             links=parts.links,
+            activator=self.activator,
         )
         self._publishing = Publishing(
             parts.publisher,
@@ -192,6 +201,7 @@ class Learner:
         self._serve()
         nursery.start_soon(self.desk.watch)
         nursery.start_soon(self.membership.watch)
+        nursery.start_soon(self.activator.run)
         nursery.start_soon(self._publishing.run)
         on_started()
         await self._loop.run()

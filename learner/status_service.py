@@ -13,7 +13,9 @@ import trio
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.planning.advice import advise
 from echo2swarm.weights.traffic import Traffic
+from learner.nodes.activator import Activator
 from learner.nodes.links import Links
+from learner.nodes.market import speeds_of
 from learner.nodes.node_table import NodeTable
 from learner.nodes.rates import Phase
 from learner.outlook import outlook_of, situation_of
@@ -51,7 +53,9 @@ class StatusService:
         progress: Progress,
         traffic: Traffic,
         links: Links,
+        activator: Activator,
     ) -> None:
+        self._activator = activator
         self._links = links
         self._run_id = run_id
         self._dispatcher = dispatcher
@@ -82,6 +86,7 @@ class StatusService:
         delays_s = progress.loop_delay_s.get(now_s)
         refusals: Counter[Reason] = Counter()
         lines = []
+        speeds = speeds_of(self._nodes, now_s)
         for node in sorted(self._nodes, key=lambda node: node.joined_at_s):
             refusals.update(node.refusals)
             leases = self._dispatcher.leases.of_peer(node.peer)
@@ -92,6 +97,7 @@ class StatusService:
                     num_in_flight=in_flight,
                     link=self._links.status(node.peer, now_s),
                     now_s=now_s,
+                    speed=speeds.get(node.peer),
                 )
             )
         return StatusReply(
@@ -126,14 +132,14 @@ class StatusService:
             nodes=tuple(lines),
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
-            outlook=outlook_of(progress, self._nodes, now_s),
+            outlook=outlook_of(progress, self._activator.offers(now_s), now_s),
         )
 
     def _advice(self, now_s: float) -> str:
         """Return what the owner could do; thought over now and then, and when much changes."""
         facts = (self._progress.is_finished, len(self._nodes.present))
         if self._advised is None or self._advised[:2] != facts or now_s >= self._advise_at_s:
-            situation = situation_of(self._progress, self._nodes, self._links, now_s)
+            situation = situation_of(self._progress, self._nodes, self._activator, now_s)
             self._advised = (*facts, advise(situation))
             self._advise_at_s = now_s + ADVISE_EVERY_S
         return self._advised[2]

@@ -16,7 +16,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import MAX_ADDRESSES, Address, RunName
 
-PROTOCOL_ID: Final = "/echo2/heartbeat/1.1.0"
+PROTOCOL_ID: Final = "/echo2/heartbeat/1.2.0"
 MAX_REQUEST_BYTES: Final = 32 * 1024
 MAX_REPLY_BYTES: Final = 128 * 1024
 MAX_NEIGHBOURS: Final = 24
@@ -99,6 +99,8 @@ class Heartbeat(Message, frozen=True):
     reports: Annotated[tuple[PeerReport, ...], msgspec.Meta(max_length=MAX_REPORTS)] = ()
     links: Annotated[tuple[LinkReport, ...], msgspec.Meta(max_length=MAX_LINKS)] = ()
     """Its links; those first that moved most since they were last told of."""
+    calibrated_tokens_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
+    """What its engine sampled in a short trial; counts until its rollouts were measured."""
 
 
 class PeerAddresses(Message, frozen=True):

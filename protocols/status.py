@@ -82,6 +82,14 @@ class NodeStatus(Message, frozen=True):
     """How many peers it was given to exchange chunks with."""
     warning: str = ""
     """Something to see to: it is shut out, or two processes share its identity."""
+    speed_rollouts_per_s: float | None = None
+    """What it does while it has work: accepted rollouts; None while nothing is known."""
+    speed_std: float = 0.0
+    """How far off that may be."""
+    num_speed_samples: Count = 0
+    """Results that it rests on."""
+    is_speed_prior: bool = False
+    """Whether it rests on the node's own trial, before anything was measured."""
 
 
 class StalenessCount(Message, frozen=True):

@@ -79,12 +79,16 @@ class RolloutTable(Table, frozen=True):
 
 
 class SelectorTable(Table, frozen=True):
-    """Which nodes are activated."""
+    """Which nodes are activated: the cheapest that keep the learner busy, within these limits."""
 
     max_usd_per_hour: Positive | None = None
     """Of all active nodes together."""
+    max_node_usd_per_hour: Positive | None = None
+    """Of one node; dearer ones stand by."""
     max_nodes: AtLeastOne | None = None
     """Active at once."""
+    sigmas: Annotated[float, msgspec.Meta(ge=0, le=10)] = 1.8
+    """Standard deviations of the supply to have in reserve: for nodes that fail or slow down."""
 
 
 class TrainerTable(Table, frozen=True):

@@ -50,6 +50,7 @@ from protocols.rollouts import (
 )
 
 _MAX_DETAIL_CHARS: Final = 200
+_TOKEN_BYTES: Final = 4
 _IN_THREAD_BYTES: Final = 128 * 1024
 """Checking a larger submission would hold up the event loop."""
 
@@ -221,8 +222,10 @@ class RolloutService:
                 end = dispatcher.settle(lease, case.key, now_s)
             ends += [end] if end else []
             case.is_reserved = False
-        num_accepted = sum(case.accepted is not None for case in cases)
-        self._nodes.accepted(lease.peer, num_accepted, now_s)
+        accepted = [case.accepted for case in cases if case.accepted is not None]
+        num_accepted = len(accepted)
+        num_tokens = sum(len(each.tokens) // _TOKEN_BYTES for each in accepted)
+        self._nodes.accepted(lease.peer, num_accepted, now_s, num_tokens=num_tokens)
         self._progress.accepted.add(num_accepted, now_s)
         self._tell_refused(
             lease.peer, [case.refusal for case in cases if case.refusal], lease=lease.lease_id

@@ -1,18 +1,17 @@
-"""Takes in heartbeats, notices silence, and decides who is to work; ``/echo2/heartbeat``."""
+"""Takes in heartbeats and notices silence; ``/echo2/heartbeat``."""
 
 import time
-from typing import Final
 
 import structlog
 import trio
 
 from echo2swarm.bell import Bell
-from learner.config import SelectorTable
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
+from learner.nodes.activator import Activator
 from learner.nodes.links import TICK_S, Links
-from learner.nodes.node_table import TWIN_WARNING, News, Node, NodeTable
-from learner.nodes.selector import Limits, select
+from learner.nodes.node import News, Node
+from learner.nodes.node_table import TWIN_WARNING, NodeTable
 from learner.progress import Progress
 from protocols import advert as advert_protocol
 from protocols.activation import (
@@ -28,13 +27,11 @@ from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RunId, short
 from protocols.reasons import Reason
 
-SELECT_EVERY_S: Final = 5.0
-
 log = structlog.get_logger()
 
 
 class Membership:
-    """Who takes part, and who works."""
+    """Who takes part."""
 
     def __init__(
         self,
@@ -44,7 +41,7 @@ class Membership:
         nodes: NodeTable,
         ledger: Ledger,
         progress: Progress,
-        selector: SelectorTable,
+        activator: Activator,
         heartbeat_s: float,
         links: Links,
         bell: Bell,
@@ -55,9 +52,7 @@ class Membership:
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._limits = Limits(
-            max_nodes=selector.max_nodes, max_usd_per_hour=selector.max_usd_per_hour
-        )
+        self._activator = activator
         self._heartbeat_s = heartbeat_s
         self._bell = bell
 
@@ -82,6 +77,9 @@ class Membership:
             if news.is_new_twin:
                 log.error("identity.shared", peer=short(peer), name=advert.name, why=TWIN_WARNING)
             return encode(self._reply_to_superseded(), max_bytes=MAX_REPLY_BYTES)
+        if news.evicted is not None:
+            self._links.forget(news.evicted)
+            self._activator.forget(news.evicted)
         if news.has_left:
             self._links.gone(peer)
         else:
@@ -101,8 +99,8 @@ class Membership:
         return encode(self._reply_to(node), max_bytes=MAX_REPLY_BYTES)
 
     async def watch(self) -> None:
-        """Notice nodes that fell silent, and select again now and then."""
-        next_select_s = next_tick_s = trio.current_time()
+        """Notice nodes that fell silent."""
+        next_tick_s = trio.current_time()
         while True:
             if trio.current_time() >= next_tick_s:
                 self._links.tick(trio.current_time())
@@ -110,40 +108,14 @@ class Membership:
             for node in self._nodes.lose_silent(trio.current_time()):
                 log.warning("node.lost", peer=short(node.peer), name=node.advert.name)
                 self._links.gone(node.peer)
+                self._activator.changed()
                 await self._desk.end_sessions(node.peer, except_session=None)
-                next_select_s = trio.current_time()
-            if trio.current_time() >= next_select_s:
-                self.select()
-                next_select_s = trio.current_time() + SELECT_EVERY_S
-            next_s = min(next_select_s, next_tick_s)
-            wake_s = min(next_s, self._nodes.next_silence_s() or next_s)
+            wake_s = min(next_tick_s, self._nodes.next_silence_s() or next_tick_s)
             await trio.sleep(max(0.05, wake_s - trio.current_time()))
-
-    def select(self) -> None:
-        """Decide anew who is to work."""
-        now_s = trio.current_time()
-        choices = select(
-            self._nodes.offers(),
-            needed_rollouts_per_s=self._progress.needed_rollouts_per_s(now_s),
-            limits=self._limits,
-        )
-        for node in self._nodes.present:
-            choice = choices.get(node.peer)
-            if choice is None:
-                directive, why = Directive.STANDBY, "standby: it is draining"
-            else:
-                directive = Directive.ACTIVE if choice.is_active else Directive.STANDBY
-                why = choice.why
-            if self._progress.is_finished:
-                directive, why = Directive.FINISHED, "the run is finished"
-            if directive is not node.directive:
-                log.info("node.directed", peer=short(node.peer), directive=directive.value, why=why)
-            node.directive, node.why = directive, why
-        self._bell.ring()
 
     async def dismiss(self, *, grace_s: float) -> None:
         """Tell every node that the run is over; returns when all have left, or after a while."""
-        self.select()
+        self._activator.finish()
         with trio.move_on_after(grace_s):
             while self._nodes.present:
                 await self._bell.next_ring.wait()
@@ -180,8 +152,10 @@ class Membership:
             await self._desk.node_is_back(node.peer, node.session_id)
         if news.is_new_node or news.is_new_session:
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
-        if news != News():
-            self.select()
+        if news.is_new_node or news.is_new_session or news.is_back:
+            self._activator.admit(node)
+        elif news != News():
+            self._activator.changed()
 
     def _reply_to(self, node: Node) -> HeartbeatReply:
         now_s = trio.current_time()

@@ -4,28 +4,25 @@ A node is its peer id: when it comes back as a new process, it is the same node.
 says of itself is shown; what is decided by is measured.
 """
 
-from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from echo2swarm.rates import WindowSum
 from learner.ledger.resume import Contribution
 from learner.nodes.links import LinkStatus
-from learner.nodes.rates import WindowSum, WorkingRate
-from learner.nodes.selector import Offer
-from protocols.activation import Directive, Heartbeat, NodeState, PeerReport
+from learner.nodes.node import News, Node
+from learner.nodes.speed import Presence, Speed
+from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.status import MAX_NODES, NodeStatus, ReasonCount
 
 WINDOW_S: Final = 300.0
-_HALF_LIFE_S: Final = 120.0
 _MAX_REPORTED: Final = 1000
 """Of one report: nobody fills another's record at one stroke."""
 _SMOOTHING: Final = 0.3
-_BROADCASTS_KEPT: Final = 8
-"""The slowest of them is what work is planned by."""
+_LENGTH_HALF_LIFE: Final = 2000.0
 _MAX_SUPERSEDED: Final = 8
 """Earlier sessions of one node that are remembered."""
 TWIN_WARNING: Final = (
@@ -34,68 +31,6 @@ TWIN_WARNING: Final = (
 )
 TWIN_AFTER_BEATS: Final = 2
 """One heartbeat of an earlier session may have been under way; two are another process."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """One node."""
-
-    peer: PeerId
-    session_id: str
-    advert: NodeAdvert
-    state: NodeState
-    joined_at_s: float
-    heard_at_s: float
-    accepted: WindowSum
-    work: WorkingRate = field(default_factory=lambda: WorkingRate(_HALF_LIFE_S))
-    is_lost: bool = False
-    directive: Directive = Directive.STANDBY
-    why: str = "standby: just joined"
-    applied_version: int | None = None
-    held_version: int | None = None
-    broadcast_s: float | None = None
-    """From publish to applied, the last time."""
-    broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))
-    """The last ones."""
-    rollout_s: float | None = None
-    """From lease to last submission, a moving average."""
-    num_accepted: int = 0
-    num_trained: int = 0
-    refusals: Counter[Reason] = field(default_factory=Counter)
-    last_refusal: str = ""
-    num_engine_restarts: int = 0
-    payload_bytes_sent: int = 0
-    payload_bytes_received: int = 0
-    superseded: dict[str, int] = field(default_factory=dict)
-    """Earlier sessions, and how often they were heard of since a later one began."""
-    twin_at_s: float | None = None
-    """When another process was last seen to run under the same identity."""
-
-    @property
-    def slow_broadcast_s(self) -> float | None:
-        """How long versions take to be applied by it, few exceptions."""
-        return max(self.broadcasts_s, default=None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """What a heartbeat changed."""
-
-    is_new_node: bool = False
-    is_new_session: bool = False
-    has_left: bool = False
-    is_superseded: bool = False
-    """It is of an earlier session, though the later one is alive: nothing was taken in."""
-    is_new_twin: bool = False
-    """It shows, for the first time, that two processes run under one identity."""
-    is_back: bool = False
-    """The node had been lost."""
-    state_before: NodeState | None = None
-    """Set if the state changed."""
-    applied_version: int | None = None
-    """Set if it is another than before."""
-    broadcast_s: float | None = None
-    """From publish to applied, if this is the first heartbeat that shows it."""
 
 
 class NodeTable:
@@ -118,6 +53,9 @@ class NodeTable:
         self._published_at_s: dict[int, float] = {}
         self.update_bytes: int | None = None
         """What a node has to fetch for the newest version, if it held the one before."""
+        self.epoch = 0
+        """Grows whenever somebody comes or goes, or begins or ceases to be able to work."""
+        self._num_rollouts = self._num_tokens = 0.0
 
     def __iter__(self) -> Iterator[Node]:
         return iter(tuple(self._nodes.values()))
@@ -145,9 +83,9 @@ class NodeTable:
     def heartbeat(self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float) -> News:
         """Take in what a node reports of itself."""
         node = self._nodes.get(peer)
-        is_new_node = node is None
+        is_new_node, evicted = node is None, None
         if node is None:
-            self._make_room()
+            evicted = self._make_room()
             node = self._nodes[peer] = Node(
                 peer=peer,
                 session_id=beat.session_id,
@@ -156,6 +94,7 @@ class NodeTable:
                 joined_at_s=now_s,
                 heard_at_s=now_s,
                 accepted=WindowSum(WINDOW_S, started_s=now_s),
+                presence=Presence(now_s),
             )
             self._credit(node)
         if beat.session_id in node.superseded and not node.is_lost:
@@ -178,15 +117,21 @@ class NodeTable:
         node.num_engine_restarts = beat.num_engine_restarts
         node.payload_bytes_sent = beat.payload_bytes_sent
         node.payload_bytes_received = beat.payload_bytes_received
-        node.is_lost = beat.state is NodeState.LEFT
-        if node.is_lost:
-            node.work.set_working(False, now_s)
+        node.calibrated_tokens_per_s = beat.calibrated_tokens_per_s
+        if beat.state is NodeState.LEFT:
+            node.lost(now_s)
+        elif node.is_lost:
+            node.is_lost = False
+            node.presence.set_here(True, now_s)
+        if is_new_node or is_new_session or is_back or state_before is not None:
+            self.epoch += 1
         has_new_version = beat.applied_version not in (None, applied_before)
         broadcast_s = self._broadcast_s(node, now_s) if has_new_version else None
         return News(
             is_new_node=is_new_node,
             is_new_session=is_new_session,
             has_left=node.is_lost,
+            evicted=evicted,
             is_back=is_back,
             state_before=state_before,
             applied_version=beat.applied_version if has_new_version else None,
@@ -208,20 +153,27 @@ class NodeTable:
         """Mark those that were silent for too long as lost; returns them."""
         lost = [n for n in self.present if now_s - n.heard_at_s > self._silent_after_s]
         for node in lost:
-            node.is_lost = True
-            node.work.set_working(False, now_s)
+            node.lost(now_s)
+        self.epoch += len(lost)
         return lost
 
     def next_silence_s(self) -> float | None:
         """Return when the next node will have been silent for too long."""
         return min((n.heard_at_s + self._silent_after_s for n in self.present), default=None)
 
-    def accepted(self, peer: PeerId, count: int, now_s: float) -> None:
-        """Count accepted rollouts."""
+    def accepted(self, peer: PeerId, count: int, now_s: float, *, num_tokens: int = 0) -> None:
+        """Count accepted rollouts, and the tokens in them."""
         if (node := self._nodes.get(peer)) is not None and count:
-            node.num_accepted += count
-            node.accepted.add(count, now_s)
-            node.work.add(count, now_s)
+            node.delivered(count, now_s)
+            # Of the last few thousand: lengths change as the policy does.
+            keep = 0.5 ** (count / _LENGTH_HALF_LIFE)
+            self._num_rollouts = self._num_rollouts * keep + count
+            self._num_tokens = self._num_tokens * keep + num_tokens
+
+    @property
+    def tokens_per_rollout(self) -> float | None:
+        """How long accepted rollouts are lately; None before there were any."""
+        return self._num_tokens / self._num_rollouts if self._num_tokens > 0 else None
 
     def refused(self, peer: PeerId, reason: Reason, detail: str, count: int = 1) -> None:
         """Count refusals for one reason."""
@@ -245,21 +197,14 @@ class NodeTable:
         if (node := self._nodes.get(peer)) is not None:
             node.work.set_working(has_lease, now_s)
 
-    def offers(self) -> list[Offer]:
-        """Return the nodes that could work, for the selector."""
-        return [
-            Offer(
-                peer=node.peer,
-                usd_per_hour=node.advert.usd_per_hour,
-                rollouts_per_s=node.work.per_s(),
-                is_active=node.directive is Directive.ACTIVE,
-            )
-            for node in self.present
-            if node.state is not NodeState.DRAINING
-        ]
-
     def status(
-        self, node: Node, *, num_in_flight: int, link: LinkStatus, now_s: float
+        self,
+        node: Node,
+        *,
+        num_in_flight: int,
+        link: LinkStatus,
+        now_s: float,
+        speed: Speed | None = None,
     ) -> NodeStatus:
         """Return the line that ``swarm status`` shows of a node."""
         return NodeStatus(
@@ -289,6 +234,10 @@ class NodeTable:
             reachability=link.reachability,
             num_neighbours=link.num_neighbours,
             warning=TWIN_WARNING if self.has_twin(node, now_s) else link.warning,
+            speed_rollouts_per_s=speed.rollouts_per_s if speed else None,
+            speed_std=speed.std if speed else 0.0,
+            num_speed_samples=speed.num_samples if speed else 0,
+            is_speed_prior=speed.is_prior if speed else False,
         )
 
     def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> News:
@@ -317,7 +266,10 @@ class NodeTable:
             node.num_accepted, node.num_trained = before.num_accepted, before.num_trained
             node.refusals.update(before.refusals)
 
-    def _make_room(self) -> None:
-        if len(self._nodes) >= MAX_NODES:
-            longest_silent = min(self._nodes.values(), key=lambda n: (not n.is_lost, n.heard_at_s))
-            del self._nodes[longest_silent.peer]
+    def _make_room(self) -> PeerId | None:
+        """Forget a node if there are too many, one that is gone if there is one; returns it."""
+        if len(self._nodes) < MAX_NODES:
+            return None
+        longest_silent = min(self._nodes.values(), key=lambda n: (not n.is_lost, n.heard_at_s))
+        del self._nodes[longest_silent.peer]
+        return longest_silent.peer

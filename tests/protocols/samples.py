@@ -147,6 +147,10 @@ NODE_STATUS: Final = status.NodeStatus(
     reachability=status.Reachability.YES,
     num_neighbours=12,
     warning="",
+    speed_rollouts_per_s=2.5,
+    speed_std=0.25,
+    num_speed_samples=15,
+    is_speed_prior=False,
 )
 
 MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
@@ -168,6 +172,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             receiving_s=0.5,
             reports=(REPORT,),
             links=(LINK,),
+            calibrated_tokens_per_s=512.5,
         ),
         activation.HeartbeatReply(
             directive=activation.Directive.ACTIVE,

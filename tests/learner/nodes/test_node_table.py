@@ -1,5 +1,7 @@
 """One node per identity, measured and not believed."""
 
+import pytest
+
 from learner.nodes.links import LinkStatus
 from learner.nodes.node_table import TWIN_WARNING, News, NodeTable
 from protocols.activation import Heartbeat, NodeState, PeerReport
@@ -100,26 +102,48 @@ def test_nobody_can_report_itself_or_a_stranger_and_no_report_counts_without_end
     assert bob.refusals == {Reason.BAD_CHUNK_HASH: 1000}
 
 
-def test_speed_is_measured_while_a_lease_is_in_hand() -> None:
+def test_the_length_of_rollouts_follows_what_is_accepted() -> None:
     nodes = table()
     hear(nodes, 0.0)
-    unknown = nodes.offers()[0].rollouts_per_s
-    nodes.working(ALICE, has_lease=True, now_s=0.0)
-    nodes.accepted(ALICE, 20, 10.0)
-    nodes.working(ALICE, has_lease=False, now_s=10.0)
-    hear(nodes, 11.0)
+    unknown = nodes.tokens_per_rollout
+    nodes.accepted(ALICE, 10, 1.0, num_tokens=100)
+    at_first = nodes.tokens_per_rollout
+    for second in range(2, 1000):
+        nodes.accepted(ALICE, 10, float(second), num_tokens=500)
+    later = nodes.tokens_per_rollout
 
-    rate = nodes.offers()[0].rollouts_per_s
-    assert unknown is None
-    assert rate is not None
-    assert 1.9 < rate < 2.1
+    assert (unknown, at_first) == (None, 10.0)
+    assert later is not None
+    assert 48 < later < 50
 
 
-def test_a_draining_node_is_not_offered() -> None:
+def test_everybody_who_comes_or_goes_or_changes_state_is_a_new_epoch() -> None:
     nodes = table()
-    hear(nodes, 0.0, state=NodeState.DRAINING)
+    epochs = [nodes.epoch]
+    for seconds, fields in (
+        (0.0, {}),
+        (1.0, {"state": NodeState.DRAINING}),
+        (2.0, {"state": NodeState.DRAINING, "session": "session-2"}),
+        (3.0, {"state": NodeState.LEFT, "session": "session-2"}),
+    ):
+        hear(nodes, seconds, **fields)
+        epochs.append(nodes.epoch)
+    hear(nodes, 4.0, BOB)
+    hear(nodes, 5.0, BOB)
+    epochs.append(nodes.epoch)
+    nodes.lose_silent(50.0)
+    epochs.append(nodes.epoch)
 
-    assert nodes.offers() == []
+    assert epochs == sorted(set(epochs))
+
+
+def test_one_who_is_forgotten_to_make_room_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.nodes.node_table.MAX_NODES", 2)
+    nodes = table()
+    evicted = [hear(nodes, float(i), PeerId(f"peer-{i}")).evicted for i in range(3)]
+
+    assert evicted == [None, None, "peer-0"]
+    assert [node.peer for node in nodes] == ["peer-1", "peer-2"]
 
 
 def test_a_process_that_goes_on_after_a_later_one_began_is_a_twin_and_changes_nothing() -> None:

@@ -1,0 +1,116 @@
+"""One node, as the learner knows it, and what a heartbeat of it changed."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+from echo2swarm.rates import WindowSum
+from learner.nodes.speed import Presence, SpeedMeter
+from protocols.activation import Directive, NodeState
+from protocols.advert import NodeAdvert
+from protocols.ids import PeerId
+from protocols.reasons import Reason
+
+_BROADCASTS_KEPT: Final = 8
+"""The slowest of them is what work is planned by."""
+_SMOOTHING: Final = 0.3
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """One node."""
+
+    peer: PeerId
+    session_id: str
+    advert: NodeAdvert
+    state: NodeState
+    joined_at_s: float
+    heard_at_s: float
+    accepted: WindowSum
+    presence: Presence
+    work: SpeedMeter = field(default_factory=SpeedMeter)
+    calibrated_tokens_per_s: float | None = None
+    """What it says it did in a trial of its own; counts until it has delivered."""
+    is_lost: bool = False
+    directive: Directive = Directive.STANDBY
+    why: str = "standby: just joined"
+    switched_at_s: float = -inf
+    """When its directive last changed."""
+    startup_s: float | None = None
+    """From activation to the first accepted rollout, a moving average."""
+    is_starting: bool = False
+    """Whether it was activated, and nothing of it was accepted since."""
+    applied_version: int | None = None
+    held_version: int | None = None
+    broadcast_s: float | None = None
+    """From publish to applied, the last time."""
+    broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))
+    """The last ones."""
+    rollout_s: float | None = None
+    """From lease to last submission, a moving average."""
+    num_accepted: int = 0
+    num_trained: int = 0
+    refusals: Counter[Reason] = field(default_factory=Counter)
+    last_refusal: str = ""
+    num_engine_restarts: int = 0
+    payload_bytes_sent: int = 0
+    payload_bytes_received: int = 0
+    superseded: dict[str, int] = field(default_factory=dict)
+    """Earlier sessions, and how often they were heard of since a later one began."""
+    twin_at_s: float | None = None
+    """When another process was last seen to run under the same identity."""
+
+    @property
+    def slow_broadcast_s(self) -> float | None:
+        """How long versions take to be applied by it, few exceptions."""
+        return max(self.broadcasts_s, default=None)
+
+    def direct(self, directive: Directive, why: str, now_s: float) -> bool:
+        """Tell it what to do from now on; returns whether that is something else."""
+        self.why = why
+        if directive is self.directive:
+            return False
+        self.directive, self.switched_at_s = directive, now_s
+        self.is_starting = directive is Directive.ACTIVE
+        return True
+
+    def delivered(self, count: int, now_s: float) -> None:
+        """Note accepted rollouts."""
+        self.num_accepted += count
+        self.accepted.add(count, now_s)
+        self.work.add(count, now_s)
+        if self.is_starting:
+            self.is_starting = False
+            took_s = now_s - self.switched_at_s
+            before_s = took_s if self.startup_s is None else self.startup_s
+            self.startup_s = before_s + _SMOOTHING * (took_s - before_s)
+
+    def lost(self, now_s: float) -> None:
+        """Note that it is gone."""
+        self.is_lost = True
+        self.work.set_working(False, now_s)
+        self.presence.set_here(False, now_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a heartbeat changed."""
+
+    is_new_node: bool = False
+    is_new_session: bool = False
+    has_left: bool = False
+    is_superseded: bool = False
+    """It is of an earlier session, though the later one is alive: nothing was taken in."""
+    is_new_twin: bool = False
+    """It shows, for the first time, that two processes run under one identity."""
+    evicted: PeerId | None = None
+    """A node that was forgotten to make room for this one."""
+    is_back: bool = False
+    """The node had been lost."""
+    state_before: NodeState | None = None
+    """Set if the state changed."""
+    applied_version: int | None = None
+    """Set if it is another than before."""
+    broadcast_s: float | None = None
+    """From publish to applied, if this is the first heartbeat that shows it."""
