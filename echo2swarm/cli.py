@@ -1,4 +1,4 @@
-"""``swarm``: look at a run, from anywhere or where it runs; and plan one.
+"""``swarm``: look at a run, from anywhere or where it runs; plan one, and simulate one.
 
 Nothing heavy is imported before ``--help`` has answered.
 """
@@ -132,6 +132,67 @@ def plan(
         png=png,
     )
     return 0 if show_plan(options) else FAILURE
+
+
+@swarm.command()
+@click.argument("scenario", required=False)
+@click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's.")
+@click.option(
+    "--seeds",
+    "num_seeds",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Simulate with so many seeds in a row, and show how far the results differ.",
+)
+@click.option(
+    "--jobs",
+    "num_jobs",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="Simulate so many seeds at once.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, for programs.")
+@click.option("--out", "out_dir", type=_FOLDER, help="Folder for results and pictures.")
+@click.option("--example", is_flag=True, help="Print a scenario to begin with.")
+@click.option("--list", "is_list", is_flag=True, help="Name the scenarios that come with it.")
+def simulate(
+    *,
+    scenario: str | None,
+    seed: int | None,
+    num_seeds: int,
+    num_jobs: int,
+    as_json: bool,
+    out_dir: Path | None,
+    example: bool,
+    is_list: bool,
+) -> int:
+    """Simulate a whole swarm on virtual time, with the learner's own code and without a GPU.
+
+    SCENARIO is a TOML file, or the name of a scenario that comes with the program. The same
+    seed gives the same result. Exits with 1 if the learner got stuck, and says what it lacked.
+    """
+    if example or is_list:
+        from echo2swarm.swarm_sim import text  # noqa: PLC0415
+
+        click.echo(text.example() if example else "\n".join(text.names()), nl=is_list)
+        return 0
+    if scenario is None:
+        raise click.UsageError(
+            "name a SCENARIO; `swarm simulate --list` and `--example` show what there is"
+        )
+    from echo2swarm.swarm_sim.command import SimulateOptions, run_scenario  # noqa: PLC0415
+
+    options = SimulateOptions(
+        scenario=scenario,
+        seed=seed,
+        num_seeds=num_seeds,
+        num_jobs=num_jobs,
+        as_json=as_json,
+        out_dir=out_dir,
+    )
+    return 0 if run_scenario(options) else FAILURE
 
 
 def main() -> None:

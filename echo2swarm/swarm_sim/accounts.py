@@ -74,6 +74,8 @@ class Accounts:
     num_switches: int = 0
     """Selections that changed a set that had been at work."""
     learner_usd: float = 0.0
+    away_s: float = 0.0
+    """For which the learner was down, or trained again what it had lost."""
     broadcasts_s: "array[float]" = field(default_factory=lambda: array("d"))
     """From publish to applied, every one."""
     leases_s: "array[float]" = field(default_factory=lambda: array("d"))

@@ -7,7 +7,6 @@ version at a time, and a publication that takes longer than an update holds the 
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
 
 from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.dispatcher import Dispatcher
@@ -21,9 +20,6 @@ from echo2swarm.swarm_sim.engine import Engine
 from echo2swarm.swarm_sim.measures import Measures
 from echo2swarm.swarm_sim.tables import Scenario
 from protocols.ids import PolicyVersion
-
-CHECKPOINT_EVERY: Final = 10
-"""Steps between checkpoints: what is trained since the last one is trained again."""
 
 
 class Loop:
@@ -74,7 +70,7 @@ class Loop:
         self.back_at_s = 0.0
         self.published_at_s: dict[int, float] = {}
         self._life = 0
-        self._since_s = 0.0
+        self._since_s = self._away_since_s = 0.0
         self._batch: Batch | None = None
         self._is_publishing = False
         self._queued: int | None = None
@@ -116,10 +112,10 @@ class Loop:
     def go_away(self, for_s: float) -> None:
         """Be killed, and start again after ``for_s``; the update that is made is lost."""
         now_s = self._engine.now_s
-        replay_s = (self.step % CHECKPOINT_EVERY) * self._table.train_s
+        replay_s = (self.step % self._table.checkpoint_every) * self._table.train_s
         self.back_at_s = max(self.back_at_s, now_s + for_s + self._table.restart_s + replay_s)
         self._life += 1
-        self._enter(Phase.STARTING)
+        self._away_since_s = self._enter(Phase.STARTING)
         self._engine.at(self.back_at_s, self._come_back, self._life)
 
     # Inside.
@@ -127,6 +123,7 @@ class Loop:
     def _come_back(self, life: int) -> None:
         if life != self._life:
             return
+        self._accounts.away_s += self._engine.now_s - self._away_since_s
         for lease in self._dispatcher.leases.active:
             self._desk.end(lease, LeaseState.RESTARTED)
         # As after every start, of whatever step: nodes may have missed the last one.

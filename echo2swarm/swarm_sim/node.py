@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from echo2swarm.swarm_sim.chance import Answers
+from echo2swarm.swarm_sim.chance import Answers, sigma_of, spread
 from echo2swarm.swarm_sim.engine import Engine
 from echo2swarm.swarm_sim.in_hand import InHand, Part
 from echo2swarm.swarm_sim.tables import NodesTable
@@ -131,6 +131,7 @@ class SimNode:
         self._next_submit_s = 0.0
         self._submit_s = max(1e-6, kind.rtt_s + judge_s)
         self._judge_s = judge_s
+        self._batch_sigma = sigma_of(kind.batch_cv)
         self._answers = answers
         self._engine = engine
         self._learner = learner
@@ -277,6 +278,8 @@ class SimNode:
     def _seconds_for(self, works: Sequence[Submission]) -> float:
         """Return how long the engine takes for a batch."""
         tokens_per_s = self.tokens_per_s * self.speed_factor
+        if self._batch_sigma:
+            tokens_per_s /= spread(self._batch_sigma, self._rng.gauss(0, 1))
         if self.kind.batching == "total":
             return sum(sum(work.num_tokens) for work in works) / tokens_per_s
         longest = max(max(work.num_tokens) for work in works)

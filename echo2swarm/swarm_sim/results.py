@@ -86,6 +86,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """From the first update's end on: the share of time spent on updates; None for under two."""
     bubble_share: float | None
     """The share in which the learner waited for rollouts."""
+    away_s: float
+    """For which the learner was down, or trained again what it had lost."""
     period_s: float | None
     """Mean time from one update to the next."""
     staleness: dict[int, int]

@@ -58,6 +58,7 @@ def summarize(
         duration_s=duration_s,
         busy_share=_share([step.train_s for step in steps[1:]], elapsed_s),
         bubble_share=_share([step.wait_s for step in steps[1:]], elapsed_s),
+        away_s=accounts.away_s,
         period_s=elapsed_s / (len(steps) - 1) if len(steps) > 1 else None,
         staleness=dict(sorted(accounts.staleness.items())),
         num_groups_leased=len(accounts.fates) - accounts.fates.count(Fate.NOT_LEASED),

@@ -65,6 +65,8 @@ class LearnerTable(Table, frozen=True):
     """Seconds from receiving a submission to its verdict: scoring and recording."""
     restart_s: NonNegative = 30.0
     """Seconds that a learner which was away takes to load its checkpoint."""
+    checkpoint_every: AtLeastOne = 10
+    """Steps between checkpoints: after a crash, what was trained since is trained again."""
     heartbeat_s: Annotated[float, msgspec.Meta(ge=0.2, le=60)] = 2.0
     """How often nodes report; one that died is missed after three of these and four seconds."""
     upload_mbit: Positive = 200.0
@@ -134,6 +136,8 @@ class NodesTable(Table, frozen=True):
     batching: Literal["total", "longest"] = "total"
     """"total": a batch takes as long as all its tokens; "longest": as its longest answer does
     with concurrency answers side by side."""
+    batch_cv: Spread = 0.0
+    """Spread of how long equal batches take, beside that of lengths: a machine is never even."""
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 128
     """Completions sampled at once."""
     load_s: NonNegative = 1.0
