@@ -15,9 +15,7 @@ from echo2swarm.capacity import (
     provisioned_rollouts_per_s,
 )
 from echo2swarm.capacity.model import MIN_TRAIN_S
-from echo2swarm.planning.advice import Situation
 from echo2swarm.rates import Phase, Timeline, WindowSum
-from echo2swarm.selection import Need
 from learner.config import RolloutTable
 
 WINDOW_S: Final = 300.0
@@ -137,24 +135,3 @@ class Progress:
         """Return the share of rollouts lately accepted that no update could use; None of none."""
         accepted = self.accepted.per_s(now_s)
         return min(1.0, self.dropped.per_s(now_s) / accepted) if accepted > 0 else None
-
-    def situation(self, now_s: float, *, num_nodes: int) -> Situation:
-        """Return what advice goes by, as far as the learner's pace tells."""
-        workload = self.workload(now_s)
-        delays = self.delays(now_s)
-        shares = self.timeline.shares(now_s, WINDOW_S)
-        need = None
-        if workload is not None:
-            need = Need(
-                workload=workload,
-                rollout_s=delays.rollout_s,
-                broadcast_s=delays.broadcast_s,
-                headroom=self.rollouts.headroom,
-            )
-        return Situation(
-            num_nodes=num_nodes,
-            is_finished=self.is_finished,
-            need=need,
-            broadcast_s=delays.broadcast_s,
-            busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
-        )

@@ -116,19 +116,18 @@ def _rollouts(rollout: Quantity, base: RolloutTable) -> RolloutTable:
 
 
 def _offers(status: StatusReply) -> list[OfferTable]:
-    """Return the nodes that are there and have delivered, each an offer of its own."""
-    nodes = [n for n in status.nodes if n.is_connected and n.rollouts_per_s > _MIN_RATE]
-    supplied = sum(node.rollouts_per_s for node in nodes)
-    # Nodes that are paced show what was asked of them; together they can do more.
-    capacity = status.outlook.capacity_rollouts_per_s if status.outlook else supplied
-    factor = max(1.0, capacity / supplied) if supplied > 0 else 1.0
-    return [_offer(node, factor) for node in nodes]
+    """Return the nodes that are there and whose speed is known, each an offer of its own."""
+    return [
+        _offer(node, speed)
+        for node in status.nodes
+        if node.is_connected and (speed := node.speed_rollouts_per_s or 0.0) > _MIN_RATE
+    ]
 
 
-def _offer(node: NodeStatus, factor: float) -> OfferTable:
+def _offer(node: NodeStatus, speed: float) -> OfferTable:
     return OfferTable(
         name=f"{node.name[:40]} {short(PeerId(node.peer_id))}".strip(),
-        rollouts_per_s=node.rollouts_per_s * factor,
+        rollouts_per_s=speed,
         usd_per_hour=node.usd_per_hour,
         upload_mbit=_mbit(node.upload_bytes_per_s),
         download_mbit=_mbit(node.download_bytes_per_s) or None,

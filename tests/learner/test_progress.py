@@ -5,7 +5,6 @@ from math import nan
 import pytest
 
 from echo2swarm.capacity import Binds
-from echo2swarm.planning.advice import advise
 from echo2swarm.rates import Phase, Timeline
 from learner.config import RolloutTable
 from learner.progress import Progress
@@ -112,15 +111,3 @@ def test_more_dropped_than_accepted_lately_is_all_of_them() -> None:
     made.dropped.add(6, 3.0)
 
     assert made.dropped_share(4.0) == 1.0
-
-
-def test_advice_begins_with_the_ticket_and_then_waits_for_the_first_update() -> None:
-    made = progress()
-    nobody = advise(made.situation(0.0, num_nodes=0))
-    early = advise(made.situation(0.0, num_nodes=1))
-    made.is_finished = True
-    finished = advise(made.situation(0.0, num_nodes=1))
-
-    assert "ticket" in nobody
-    assert early.startswith("measuring")
-    assert finished == "the run is finished"

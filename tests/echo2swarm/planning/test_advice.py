@@ -135,6 +135,12 @@ def test_an_upload_that_is_too_slow_is_told_with_one_that_is_not() -> None:
     assert "or upload at 24.0 Mbit/s (the weights alone take 15.0 s of it at 8.00 Mbit/s)" in said
 
 
+def test_a_broadcast_that_is_not_slow_for_the_upload_is_no_reason_to_upload_faster() -> None:
+    light = need(bound=2, payload_bytes=1e6)
+
+    assert "upload" not in advise(situation(nodes(12), need=light, broadcast_s=20.0))
+
+
 def test_on_policy_no_number_of_nodes_is_enough() -> None:
     assert "raise max_staleness to 1" in advise(situation(nodes(30), need=need(bound=0)))
 
