@@ -8,7 +8,7 @@ and to the owner's limits, where B(x) is how long a broadcast takes to all who a
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite
+from math import isfinite
 from typing import Final
 
 from echo2swarm.selection import words
@@ -17,11 +17,14 @@ from echo2swarm.selection.greedy import greedy
 from echo2swarm.selection.hysteresis import is_in_band, is_near
 from echo2swarm.selection.links import alone_s
 from echo2swarm.selection.market import Floats, Market, fill_links, market_of
-from echo2swarm.selection.offers import Choice, Limits, Need, Offer, Selection
+from echo2swarm.selection.offers import Choice, Limits, Need, Offer, Selection, Shortfall
 from echo2swarm.selection.shortfall import allowed, shortfall_of
 from echo2swarm.selection.supply import most_supply
+from echo2swarm.selection.trials import all_that_may, try_unknown
 
 DEFAULT_LIMIT_S: Final = 5.0
+KEPT: Final = "kept"
+"""The method of leaving everything as it is."""
 
 
 class Effort(StrEnum):
@@ -59,10 +62,17 @@ def select(
         raise ValueError("two offers have the same key")
     sorted_out = _sort_out(listed, need, limits)
     if need is None:
-        return _without_need(sorted_out, limits)
+        choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
+        return all_that_may([*sorted_out.usable, *sorted_out.unknown], limits, choices)
     market = market_of(sorted_out.usable, need, limits)
     chosen = _choose(market, sorted_out.usable, effort, left_s)
-    return _answer(sorted_out, market, chosen, limits)
+    if chosen is not None:
+        return _answer(sorted_out, market, chosen, None)
+    everybody = market_of([*sorted_out.usable, *sorted_out.late], need, limits)
+    x = most_supply(everybody)
+    known = [o for o in listed if o.rollouts_per_s and o.is_ready]
+    lacking = shortfall_of(everybody, x, known, need, limits)
+    return _answer(sorted_out, everybody, _Chosen(x, "all"), lacking)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,8 @@ class _SortedOut:
     usable: Sequence[Offer]
     unknown: Sequence[Offer]
     """Those that might be tried."""
+    late: Sequence[Offer]
+    """Those whose link is too slow for the learner never to wait, but not for it to wait."""
     why_not: dict[str, str]
 
 
@@ -86,25 +98,22 @@ class _Chosen:
 
 def _sort_out(offers: Sequence[Offer], need: Need | None, limits: Limits) -> _SortedOut:
     why_not: dict[str, str] = {}
-    usable, unknown = [], []
+    usable: list[Offer] = []
+    unknown: list[Offer] = []
+    late: list[Offer] = []
     is_met_by_any = need is not None and isfinite(need.required_rollouts_per_s(0.0))
     for offer in offers:
         if not allowed([offer], limits):
             why_not[offer.key] = words.too_dear(offer, limits)
         elif offer.rollouts_per_s == 0:
             why_not[offer.key] = words.DELIVERS_NOTHING
-        elif (
-            need is not None
-            and is_met_by_any
-            and need.has_links
-            and alone_s(offer, need) >= need.max_broadcast_s
-        ):
-            why_not[offer.key] = words.too_slow_link(alone_s(offer, need), need)
         elif offer.rollouts_per_s is None or not offer.is_ready:
             unknown.append(offer)
+        elif is_met_by_any and need and alone_s(offer, need) >= need.max_broadcast_s:
+            late.append(offer)
         else:
             usable.append(offer)
-    return _SortedOut(offers, usable, unknown, why_not)
+    return _SortedOut(offers, usable, unknown, late, why_not)
 
 
 def _choose(
@@ -116,13 +125,13 @@ def _choose(
     may_keep = market.is_allowed(present) and is_in_band(market, present)
     present_usd = float(market.running @ present)
     if may_keep and effort is Effort.EXACT and is_near(present_usd, cheapest_bound(plain)):
-        return _Chosen(present, "kept")
+        return _Chosen(present, KEPT)
     found = _solve(market, effort, left_s)
     if found is None and market.lower.any():
         # What must stay stands in the way of what is needed, or the owner's limits have changed.
         found = _solve(market.undwelled(), effort, left_s)
     if found is not None and may_keep and is_near(present_usd, float(market.running @ found.x)):
-        return _Chosen(present, "kept", found.bound, found.num_solved)
+        return _Chosen(present, KEPT, found.bound, found.num_solved)
     return found
 
 
@@ -138,53 +147,44 @@ def _solve(market: Market, effort: Effort, left_s: Callable[[], float]) -> _Chos
 
 
 def _answer(
-    sorted_out: _SortedOut, market: Market, chosen: _Chosen | None, limits: Limits
+    sorted_out: _SortedOut, market: Market, chosen: _Chosen, lacking: Shortfall | None
 ) -> Selection:
-    need = market.need
-    is_feasible = chosen is not None
-    chosen = chosen or _Chosen(most_supply(market), "all")
-    x = chosen.x
-    counts = market.counts(x)
+    need, limits, x = market.need, market.limits, chosen.x
     broadcast_s = market.broadcast_s(x)
-    supplied, needed = float(market.mu @ x), need.needed_rollouts_per_s(broadcast_s)
-    lacking = None
-    if not is_feasible:
-        known = [o for o in sorted_out.offers if o.rollouts_per_s and o.is_ready]
-        lacking = shortfall_of(market, x, known, need, limits)
-    usd_per_hour = float(market.running @ x)
-    num_nodes = round(float(x.sum()))
+    facts = _Facts(
+        counts=market.counts(x),
+        num_nodes=round(float(x.sum())),
+        usd_per_hour=float(market.running @ x),
+        supplied=float(market.mu @ x),
+        needed=need.needed_rollouts_per_s(broadcast_s),
+        is_enough=lacking is None,
+        is_kept=chosen.method == KEPT,
+    )
     choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
+    for offer in sorted_out.late:
+        why = words.too_slow_link(alone_s(offer, need), need)
+        number = facts.counts.get(offer.key, 0)
+        choices[offer.key] = Choice(number, _why(offer, facts, limits) if number else why)
     for offer in sorted_out.usable:
-        number = counts.get(offer.key, 0)
-        if not number and is_feasible:
-            rests = not offer.may_start and not offer.is_active
-            why = words.RESTS if rests else words.not_needed(offer, supplied, needed)
-        elif not number:
-            why = words.over_limit(offer, num_nodes, usd_per_hour, limits)
-        elif chosen.method == "kept":
-            why = words.KEPT
-        elif is_feasible and not offer.may_stop:
-            why = words.STAYS
-        else:
-            why = words.chosen(offer, supplied, needed)
-        choices[offer.key] = Choice(number, why)
-    tried_usd = _try_unknown(
+        number = facts.counts.get(offer.key, 0)
+        choices[offer.key] = Choice(number, _why(offer, facts, limits))
+    tried_usd = try_unknown(
         sorted_out.unknown,
         limits,
         choices,
-        num_nodes=num_nodes,
-        usd_per_hour=usd_per_hour,
-        is_enough=is_feasible,
+        num_nodes=facts.num_nodes,
+        usd_per_hour=facts.usd_per_hour,
+        is_enough=facts.is_enough,
     )
     return Selection(
         choices={offer.key: choices[offer.key] for offer in sorted_out.offers},
-        usd_per_hour=usd_per_hour + tried_usd,
+        usd_per_hour=facts.usd_per_hour + tried_usd,
         broadcast_s=broadcast_s,
-        supplied_rollouts_per_s=supplied,
+        supplied_rollouts_per_s=facts.supplied,
         supplied_std=float(market.var @ x) ** 0.5,
-        needed_rollouts_per_s=needed,
-        is_feasible=is_feasible,
-        is_kept=chosen.method == "kept",
+        needed_rollouts_per_s=facts.needed,
+        is_feasible=facts.is_enough,
+        is_kept=facts.is_kept,
         method=chosen.method,
         bound_usd_per_hour=chosen.bound,
         shortfall=lacking,
@@ -192,62 +192,29 @@ def _answer(
     )
 
 
-def _try_unknown(
-    unknown: Sequence[Offer],
-    limits: Limits,
-    choices: dict[str, Choice],
-    *,
-    num_nodes: int,
-    usd_per_hour: float,
-    is_enough: bool,
-) -> float:
-    """Decide on those of unknown speed, those that work first; returns what they cost."""
-    most_nodes = inf if limits.max_nodes is None else limits.max_nodes
-    budget = inf if limits.max_usd_per_hour is None else limits.max_usd_per_hour
-    num_trials, spent_usd = 0, 0.0
-    for offer in sorted(unknown, key=lambda o: (not o.is_active, o.usd_per_hour, o.key)):
-        price = offer.usd_per_hour
-        is_known_to_lack = offer.rollouts_per_s is not None or not offer.is_ready
-        number = 0
-        if num_nodes >= most_nodes or usd_per_hour + spent_usd + price > budget + 1e-9:
-            why = words.over_limit(offer, num_nodes, usd_per_hour + spent_usd, limits)
-        elif not is_enough:
-            room = min(most_nodes - num_nodes, offer.count)
-            if price:
-                room = min(room, (budget - usd_per_hour - spent_usd + 1e-9) // price)
-            number = int(room)
-            why = words.TRIED if offer.is_ready else words.GETS_READY
-        elif is_known_to_lack:
-            why = words.NOT_READY
-        elif num_trials >= limits.max_trials:
-            why = words.NOT_TRIED
-        else:
-            number, why = 1, words.TRIED
-            num_trials += 1
-        num_nodes += number
-        spent_usd += number * price
-        choices[offer.key] = Choice(number, why)
-    return spent_usd
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What was chosen, in numbers."""
+
+    counts: dict[str, int]
+    num_nodes: int
+    usd_per_hour: float
+    supplied: float
+    needed: float
+    is_enough: bool
+    is_kept: bool
 
 
-def _without_need(sorted_out: _SortedOut, limits: Limits) -> Selection:
-    """Let all work that the limits allow, the cheapest first, until it is known what is needed."""
-    choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
-    waiting = [*sorted_out.usable, *sorted_out.unknown]
-    usd_per_hour = _try_unknown(
-        waiting, limits, choices, num_nodes=0, usd_per_hour=0.0, is_enough=False
-    )
-    for offer in sorted_out.usable:
-        if choices[offer.key].is_active:
-            choices[offer.key] = Choice(choices[offer.key].count, words.ALL)
-    chosen = [(o, choices[o.key].count) for o in sorted_out.usable if choices[o.key].count]
-    return Selection(
-        choices={offer.key: choices[offer.key] for offer in sorted_out.offers},
-        usd_per_hour=usd_per_hour,
-        broadcast_s=0.0,
-        supplied_rollouts_per_s=sum(n * (o.rollouts_per_s or 0.0) for o, n in chosen),
-        supplied_std=sum(n * o.rollouts_per_s_std**2 for o, n in chosen) ** 0.5,
-        needed_rollouts_per_s=None,
-        is_feasible=True,
-        method="all",
-    )
+def _why(offer: Offer, facts: _Facts, limits: Limits) -> str:
+    """Return why an offer that could be chosen was, or was not."""
+    if offer.key in facts.counts:
+        if facts.is_kept:
+            return words.KEPT
+        if not facts.is_enough:
+            return words.ALL
+        return words.chosen(offer, facts.needed) if offer.may_stop else words.STAYS
+    if not facts.is_enough:
+        return words.over_limit(offer, facts.num_nodes, facts.usd_per_hour, limits)
+    if not offer.may_start and not offer.is_active:
+        return words.RESTS
+    return words.not_needed(offer, facts.supplied, facts.needed)

@@ -1,28 +1,43 @@
 """When what is needed isn't known, or can't be had: as much as the limits allow."""
 
 from math import inf, isfinite
+from typing import Final
 
 import numpy as np
 
+from echo2swarm.capacity import Delays, forecast
+from echo2swarm.capacity.model import MAX_SECONDS
 from echo2swarm.selection.greedy import broadcast_times_s
 from echo2swarm.selection.market import ACTIVE_DISCOUNT, Floats, Market
 
+_SAME: Final = 1e-6
+
 
 def most_supply(market: Market) -> Floats:
-    """Return the set, among those allowed, that comes closest to what is needed.
+    """Return the set, among those allowed, with which a learner that has to wait is fastest.
 
-    All of them, if limits and links permit. What must stay (dwell) is not held to: a limit
-    that was lowered counts at once.
+    All of them, if limits permit and none has so slow a link that it would hold up the rest.
+    What must stay (dwell) is not held to: a limit that was lowered counts at once.
     """
-    best, best_share = np.zeros(market.size), -inf
+    best, best_period_s = np.zeros(market.size), inf
     for broadcast_s in [*broadcast_times_s(market), inf]:
         x = _most_at(market, broadcast_s)
-        needed = market.need.needed_rollouts_per_s(market.broadcast_s(x))
-        share = market.assured(x) / needed if isfinite(needed) else 0.0
-        supply = float(market.mu @ x)
-        if (share, supply) > (best_share, float(market.mu @ best)):
-            best, best_share = x, share
+        period_s = _period_s(market, x)
+        is_more = market.mu @ x > market.mu @ best
+        if period_s < best_period_s * (1 - _SAME) or (
+            is_more and period_s <= best_period_s * (1 + _SAME)
+        ):
+            best, best_period_s = x, period_s
     return best
+
+
+def _period_s(market: Market, x: Floats) -> float:
+    """Return the time that each step takes with ``x``."""
+    broadcast_s = min(market.broadcast_s(x), MAX_SECONDS)
+    rollout_s = market.need.rollout_s
+    delays = Delays(broadcast_s=broadcast_s, rollout_s=rollout_s, occupied_s=rollout_s)
+    supply = float(market.mu @ x)
+    return forecast(market.need.workload, delays, rollouts_per_s=supply).period_s
 
 
 def _most_at(market: Market, broadcast_s: float) -> Floats:

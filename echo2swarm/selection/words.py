@@ -14,10 +14,8 @@ DELIVERS_NOTHING = "standby: nothing it delivered was accepted in time"
 RESTS = "standby: it stopped only a moment ago"
 
 
-def chosen(offer: Offer, supplied: float, needed: float | None) -> str:
+def chosen(offer: Offer, needed: float) -> str:
     """Return why ``offer`` works."""
-    if needed is None or supplied < needed:
-        return ALL
     return _cut(f"active: {_value(offer)}; it is of the cheapest set that supplies {needed:.3g}/s")
 
 
