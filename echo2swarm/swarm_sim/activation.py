@@ -1,7 +1,8 @@
 """Who is to work, decided by the real selector on what the simulated learner measured."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Final
 
 from echo2swarm.capacity import Workload
@@ -20,6 +21,8 @@ _AFTER_NEWS_S: Final = 0.2
 _MANY: Final = 500
 _LIMIT_S: Final = 1e6
 _HOUR_S: Final = 3600.0
+_MAX_PRIOR: Final = 2.0
+"""No claim counts for more than this times the median of them."""
 
 
 class Activation:
@@ -105,11 +108,19 @@ class Activation:
         self._is_due = False
         now_s = self._engine.now_s
         table = self._scenario.selector
-        offers = [self._offer(m) for m in self._members.values() if m.is_present]
+        present = [member for member in self._members.values() if member.is_present]
+        priors = _priors(present)
+        offers = [
+            self._offer(member, prior, now_s) for member, prior in zip(present, priors, strict=True)
+        ]
         self.selection = select(
             offers,
             self._need(now_s),
-            Limits(max_nodes=table.max_nodes, max_usd_per_hour=table.max_usd_per_hour),
+            Limits(
+                max_nodes=table.max_nodes,
+                max_usd_per_hour=table.max_usd_per_hour,
+                max_node_usd_per_hour=table.max_node_usd_per_hour,
+            ),
             effort=Effort(table.effort),
             # A time limit would make the result depend on how fast this machine is.
             left_s=lambda: _LIMIT_S,
@@ -141,20 +152,22 @@ class Activation:
         # By now it may have been decided otherwise: a heartbeat is answered with what holds.
         member.node.directed(session, is_active=member.is_active)
 
-    def _offer(self, member: Member) -> Offer:
+    def _offer(self, member: Member, prior_per_s: float, now_s: float) -> Offer:
         node, kind = member.node, member.node.kind
-        may_switch = member.dwell.may_switch(kind.startup_s, self._engine.now_s)
-        measured = member.work.per_s()
-        rate = member.claimed_rollouts_per_s if measured is None else measured
-        availability, stay_s = 1.0, float("inf")
-        if kind.mean_stay_s is not None:
-            stay_s = kind.mean_stay_s
-            if kind.mean_away_s is not None:
-                availability = stay_s / (stay_s + kind.mean_away_s)
-        facts = (rate, node.usd_per_hour, may_switch, member.is_active, member.is_ready)
+        may_switch = member.dwell.may_switch(kind.startup_s, now_s)
+        speed = member.speed(now_s, prior_per_s=prior_per_s)
+        mean, std = None, 0.0
+        if speed is not None:
+            mean, std = effective(
+                speed.rollouts_per_s, speed.std, availability=member.presence.availability(now_s)
+            )
+        load_s = self._load_s(member)
+        facts = (
+            *(mean, std, node.usd_per_hour, load_s),
+            *(may_switch, member.is_active, member.is_ready),
+        )
         if member.offer is not None and member.offer_facts == facts:
             return member.offer
-        mean, std = effective(rate, availability=availability)
         has_links = self._broadcast.payload_bytes > 0
         member.offer_facts = facts
         member.offer = Offer(
@@ -164,15 +177,25 @@ class Activation:
             rollouts_per_s_std=std,
             upload_bytes_per_s=kind.up_mbit * MBIT_BYTES if has_links else None,
             download_bytes_per_s=kind.down_mbit * MBIT_BYTES if has_links else None,
-            load_s=kind.load_s,
+            load_s=load_s,
             startup_s=kind.startup_s,
-            expected_stay_s=stay_s,
+            expected_stay_s=member.presence.stay_s(now_s),
             num_active=int(member.is_active),
-            may_start=may_switch,
+            may_start=member.is_active or may_switch,
             may_stop=may_switch,
             is_ready=member.is_ready,
         )
         return member.offer
+
+    def _load_s(self, member: Member) -> float:
+        """Return what passes between a version's last byte and its use: what links don't explain.
+
+        What was measured lately, to a tenth of a second, or else what such a node should take.
+        """
+        expected_s = self._broadcast.expected_s
+        if expected_s is None or not member.broadcasts_s:
+            return member.node.kind.load_s
+        return round(max(0.0, median(member.broadcasts_s) - expected_s), 1)
 
     def _need(self, now_s: float) -> Need | None:
         train_s = self._measures.typical_train_s(now_s)
@@ -193,6 +216,7 @@ class Activation:
             source_bytes_per_s=learner.upload_mbit * MBIT_BYTES if payload_bytes else None,
             broadcast_s=p95(self._measures.broadcast_s, now_s),
             headroom=learner.headroom,
+            z=self._scenario.selector.sigmas,
         )
 
     def _bill(self, node: SimNode) -> None:
@@ -204,3 +228,13 @@ class Activation:
         count.active_s += now_s - since_s
         count.usd += (now_s - since_s) / _HOUR_S * node.usd_per_hour
         self._billed_until[node.peer] = now_s
+
+
+def _priors(members: Sequence[Member]) -> list[float]:
+    """Return what the nodes' claims count for: no more than the fastest that was measured."""
+    if not members:
+        return []
+    claims = [member.claimed_rollouts_per_s for member in members]
+    measured = [member.work.per_s() or 0.0 for member in members if member.num_accepted]
+    most = max(measured, default=0.0) or _MAX_PRIOR * median(claims)
+    return [min(claim, most) for claim in claims]

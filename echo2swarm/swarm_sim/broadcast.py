@@ -22,6 +22,8 @@ class BroadcastModel:
         self._table = table
         self._source_bytes_per_s = upload_mbit * MBIT_BYTES
         self._rng = rng
+        self.expected_s: float | None = None
+        """What the links let the last version take; None where links do not matter."""
 
     @property
     def whole_bytes(self) -> float:
@@ -46,6 +48,7 @@ class BroadcastModel:
             up_bytes_per_s=[node.kind.up_mbit * MBIT_BYTES for node in nodes],
             down_bytes_per_s=[node.kind.down_mbit * MBIT_BYTES for node in nodes],
         )
+        self.expected_s = last_s
         return [
             max(
                 last_s * (1 - table.spread * self._rng.random()),

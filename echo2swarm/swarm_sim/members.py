@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from echo2swarm.rates import WorkingRate
 from echo2swarm.selection import Offer
 from echo2swarm.selection.hysteresis import Dwell
+from echo2swarm.selection.speed import Presence, Speed, SpeedMeter
 from echo2swarm.swarm_sim.node import SimNode
 from protocols.ids import PeerId
 
-HALF_LIFE_S: Final = 120.0
 _BROADCASTS_KEPT: Final = 8
 """The slowest of them is what work is planned by."""
 
@@ -24,8 +23,9 @@ class Member:
     session: int
     joined_at_s: float
     claimed_rollouts_per_s: float
-    work: WorkingRate = field(default_factory=lambda: WorkingRate(HALF_LIFE_S))
-    is_present: bool = True
+    presence: Presence
+    work: SpeedMeter = field(default_factory=SpeedMeter)
+    is_present: bool = False
     is_active: bool = False
     why: str = "standby: just joined"
     dwell: Dwell = field(default_factory=lambda: Dwell(is_active=False, since_s=-inf))
@@ -37,8 +37,20 @@ class Member:
     """In hand."""
     offer: Offer | None = None
     """To the selector, the last time."""
-    offer_facts: tuple[float | bool, ...] = ()
+    offer_facts: tuple[float | bool | None, ...] = ()
     """What that rests on."""
+    last_speed: tuple[int, Speed] | None = None
+    """For how many accepted rollouts, while it had no work."""
+
+    def speed(self, now_s: float, *, prior_per_s: float) -> Speed | None:
+        """Return what is known of how fast it is."""
+        if self.num_leases or not self.num_accepted:
+            return self.work.speed(now_s, prior_per_s=prior_per_s)
+        # Without work nothing changes; thousands of nodes may be so.
+        if self.last_speed is None or self.last_speed[0] != self.num_accepted:
+            speed = self.work.speed(now_s, prior_per_s=prior_per_s)
+            self.last_speed = None if speed is None else (self.num_accepted, speed)
+        return self.last_speed[1] if self.last_speed else None
 
     @property
     def is_ready(self) -> bool:

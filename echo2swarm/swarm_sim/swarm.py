@@ -7,6 +7,7 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules
 from echo2swarm.dispatch.leasing import LeaseState
+from echo2swarm.selection.speed import Presence
 from echo2swarm.swarm_sim.accounts import Accounts, KindCount, StepEntry
 from echo2swarm.swarm_sim.activation import Activation
 from echo2swarm.swarm_sim.broadcast import BroadcastModel
@@ -148,6 +149,7 @@ class _Swarm:
         self._activation.is_gone(member)
         member.session, member.joined_at_s = node.session, self._engine.now_s
         member.is_present, member.applied_version = True, None
+        member.presence.set_here(True, self._engine.now_s)
         if self._newest_version is not None:
             node.offered(node.session, self._newest_version, self._broadcast.to_one_s(node))
         self._activation.news()
@@ -155,7 +157,7 @@ class _Swarm:
     def left(self, node: SimNode) -> None:
         """A node says goodbye."""
         member = self._members[node.peer]
-        member.is_present = False
+        self._gone(member)
         self._desk.end_all_of(node.peer)
         self._activation.is_gone(member)
         self._activation.news()
@@ -197,14 +199,22 @@ class _Swarm:
         self._accounts.kind_of[node.peer] = node.kind.name
         claimed = node.kind.claimed_rollouts_per_s
         truth = node.tokens_per_s / self._scenario.answers.mean_tokens
-        member = Member(node, 0, 0.0, truth if claimed is None else claimed)
-        member.is_present = False
-        self._members[node.peer] = member
+        self._members[node.peer] = Member(
+            node=node,
+            session=0,
+            joined_at_s=0.0,
+            claimed_rollouts_per_s=truth if claimed is None else claimed,
+            presence=Presence(self._engine.now_s),
+        )
 
     def _vanished(self, node: SimNode) -> None:
         silent_after_s = _MISSED_HEARTBEATS * self._scenario.learner.heartbeat_s + _SILENCE_MARGIN_S
         self._engine.after(silent_after_s, self._miss, node, node.session)
         self._end_if_extinct()
+
+    def _gone(self, member: Member) -> None:
+        member.is_present = False
+        member.presence.set_here(False, self._engine.now_s)
 
     def _miss(self, node: SimNode, session: int) -> None:
         """Notice that a node fell silent."""
@@ -214,7 +224,7 @@ class _Swarm:
         member = self._members[node.peer]
         if node.session != session or not member.is_present:
             return
-        member.is_present = False
+        self._gone(member)
         self._desk.end_all_of(node.peer, LeaseState.NODE_LOST)
         self._activation.is_gone(member)
         self._activation.news()

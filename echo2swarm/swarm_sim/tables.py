@@ -114,8 +114,12 @@ class SelectorTable(Table, frozen=True):
     """Seconds from one selection to the next."""
     max_usd_per_hour: Positive | None = None
     """Of all active nodes together."""
+    max_node_usd_per_hour: Positive | None = None
+    """Of one node; dearer ones stand by."""
     max_nodes: AtLeastOne | None = None
     """Active at once."""
+    sigmas: Annotated[float, msgspec.Meta(ge=0, le=10)] = 1.8
+    """Standard deviations of the supply to have in reserve."""
     effort: Literal["greedy", "exact"] = "greedy"
     """How hard the selector looks for the cheapest set; "exact" is slow for thousands."""
 
