@@ -54,6 +54,8 @@ class SimNode:
     broadcast_s: float = 0.0
     spread: float = 0.0
     max_completions: int = 64
+    stops_at_s: float = float("inf")
+    """From when on nothing is heard of it."""
     slows_down_at_s: float = float("inf")
     slows_down_by: float = 1.0
     queue: deque[Lease] = field(default_factory=deque)
@@ -99,6 +101,7 @@ class PacingSwarm:
         self.outcomes: Counter[str] = Counter()
         """What became of every completion that was made, and of dropped ones."""
         self.group_ends: dict[int, str] = {}
+        self.leased_groups: set[int] = set()
         self.num_leased = 0
         self.lease_sizes: dict[str, list[int]] = {node.name: [] for node in nodes}
         self.max_outstanding = 0
@@ -115,9 +118,15 @@ class PacingSwarm:
     def run(self, num_steps: int, *, limit_s: float = 1e6) -> None:
         """Train so many steps more, or give up."""
         last = self.step + num_steps
+        if self._queue:
+            self._go_on(last, limit_s)
+            return
         self._publish()
         for node in self.nodes:
             self._later(self._rng.uniform(0, _ASK_AGAIN_S), partial(self._poll, node))
+        self._go_on(last, limit_s)
+
+    def _go_on(self, last: int, limit_s: float) -> None:
         while self.step < last and self._queue and self.now_s < limit_s:
             self.now_s, _, act = heapq.heappop(self._queue)
             act()
@@ -201,7 +210,7 @@ class PacingSwarm:
 
     def _ask(self, node: SimNode) -> bool:
         version = self._version_of(node)
-        if version is None:
+        if version is None or self.now_s >= node.stops_at_s:
             return False
         if wanted := self.dispatch.num_prompts_wanted:
             new = range(self._next_prompt, self._next_prompt + wanted)
@@ -221,6 +230,7 @@ class PacingSwarm:
             return False
         node.last_no = None
         node.queue.append(reply)
+        self.leased_groups |= {group.group_id for group in reply.groups}
         self.num_leased += reply.num_completions
         self.lease_sizes[node.name].append(reply.num_completions)
         return True
@@ -244,6 +254,8 @@ class PacingSwarm:
 
     def _submit(self, node: SimNode, lease: Lease, version: int) -> None:
         node.is_busy = False
+        if self.now_s >= node.stops_at_s:
+            return
         record = self.dispatch.leases.get(lease.lease_id)
         if record is not None:
             for group in lease.groups:

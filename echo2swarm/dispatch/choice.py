@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import ceil, floor, inf
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2swarm import freshness
 from echo2swarm.dispatch.group_table import GroupTable
@@ -41,8 +41,7 @@ RETRY_STEPS: Final = 20
 """A node that is too slow is tried again after the longer of both: it may have become faster."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(NamedTuple):
     """The node that asks, as far as it is known."""
 
     peer: PeerId
@@ -55,23 +54,25 @@ class Candidate:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(NamedTuple):
     """What a node is given."""
 
     samples: list[tuple[OpenGroup, list[int]]]
     use_by: int
     """The last step that may use it."""
+    is_trial: bool
+    """It is to show whether the node is still too slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Budget:
+class _Budget(NamedTuple):
     limit: int
     """Completions to lease at once, whatever they are."""
     portion: int
     """Completions of a new group."""
     pace: Pace | None
     """What tells which of them are done in time; None takes them all to be."""
+    is_trial: bool = False
+    """Whether it is to show if the node is still too slow."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +118,7 @@ class Chooser:
         return Choice(
             samples=cart.chosen,
             use_by=min(self._use_by(group, node) for group, _ in cart.chosen),
+            is_trial=budget.is_trial,
         )
 
     # How much.
@@ -131,7 +133,7 @@ class Chooser:
         if pace is not None and self._is_too_slow(node, pace, period_s):
             if node.num_in_hand or not self._may_try_again(node, pace, period_s):
                 return NoWork(self._too_slow(node, pace, period_s), is_lasting=True)
-            return _Budget(1, 1, None)
+            return _Budget(1, 1, None, is_trial=True)
         if pace is None or pace.is_guess:
             if node.num_in_hand:
                 return NoWork("its first lease is not finished, so its speed is not known yet")

@@ -339,6 +339,7 @@ class Dispatcher:
             samples=keys,
             unsettled=set(keys),
             num_in_hand=in_hand,
+            is_trial=choice.is_trial,
             usual_s=None if node.pace is None else node.pace.usual_s(in_hand),
             late_at_s=late_at_s(
                 granted_at_s=node.now_s,
@@ -393,5 +394,11 @@ class Dispatcher:
     def _over(self, lease: LeaseRecord, ended: LeaseEnded) -> None:
         is_done = ended.state is LeaseState.DONE
         if lease.num_in_hand and (is_done or ended.state in _TOOK_AT_LEAST):
-            self._paces.add(lease.peer, lease.num_in_hand, ended.took_s, is_done=is_done)
+            self._paces.add(
+                lease.peer,
+                lease.num_in_hand,
+                ended.took_s,
+                is_done=is_done,
+                is_trial=lease.is_trial,
+            )
         self._note_supply(lease.peer)

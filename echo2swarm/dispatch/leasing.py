@@ -48,6 +48,8 @@ class LeaseRecord:
     """Not submitted and judged yet."""
     num_in_hand: int = 0
     """Completions that the node had in hand with this lease, of earlier ones too."""
+    is_trial: bool = False
+    """It is to show whether a node is still too slow."""
     usual_s: float | None = None
     """What it is expected to take, where the node's pace is known."""
     late_at_s: float = float("inf")

@@ -24,6 +24,10 @@ _FEW_MARGIN: Final = 1.25
 """Of the first leases nobody knows how much they vary."""
 _LEAST_MARGIN: Final = 1.05
 _MAX_MARGIN: Final = 4.0
+CHANGE_FACTOR: Final = 2.0
+"""Two leases in a row beyond this times what few exceed: what was known of it holds no more."""
+CUT_SHORT_FACTOR: Final = 2.0
+"""Who has not finished after some time is expected to need as long again."""
 _PRIOR_WEIGHT: Final = 0.5
 """Of the assumption that all of the time grows with the size, which few sizes can't tell."""
 
@@ -36,6 +40,7 @@ class Pace:
         self._fixed_s = self._each_s = 0.0
         self._last: deque[tuple[int, float]] = deque(maxlen=_MAX_LEASES)
         self._margin = _FEW_MARGIN
+        self._was_slow = False
         self.is_guess = False
         """Whether it has finished no lease yet, and this is what it would have taken at least."""
         self.granted_at_s = float("-inf")
@@ -54,17 +59,28 @@ class Pace:
             took_s: from grant to the last verdict.
         """
         took_s = max(took_s, 1e-6)
+        is_slow = bool(self._last) and took_s > CHANGE_FACTOR * self.slow_s(num_in_hand)
+        if is_slow and self._was_slow:
+            # Not chance: it is another node now, so to speak.
+            last = self._last[-1]
+            self._last.clear()
+            self._weight = self._sizes = self._times = self._squares = self._products = 0.0
+            self._count(*last)
+        self._was_slow = is_slow
+        self._count(num_in_hand, took_s)
+        self._fit()
+        ratios = sorted(took_s / self.usual_s(size) for size, took_s in self._last)
+        worst = ratios[min(len(ratios) - 1, int(QUANTILE * len(ratios)))]
+        least = _FEW_MARGIN if len(ratios) < _FEW else _LEAST_MARGIN
+        self._margin = min(max(worst, least), _MAX_MARGIN)
+
+    def _count(self, num_in_hand: int, took_s: float) -> None:
         self._last.append((num_in_hand, took_s))
         self._weight = self._weight * _KEEP + 1
         self._sizes = self._sizes * _KEEP + num_in_hand
         self._times = self._times * _KEEP + took_s
         self._squares = self._squares * _KEEP + num_in_hand**2
         self._products = self._products * _KEEP + num_in_hand * took_s
-        self._fit()
-        ratios = sorted(took_s / self.usual_s(size) for size, took_s in self._last)
-        worst = ratios[min(len(ratios) - 1, int(QUANTILE * len(ratios)))]
-        least = _FEW_MARGIN if len(ratios) < _FEW else _LEAST_MARGIN
-        self._margin = min(max(worst, least), _MAX_MARGIN)
 
     def usual_s(self, num_in_hand: float) -> float:
         """Return what a lease is expected to take."""
@@ -109,18 +125,29 @@ class PaceBook:
         """Return what is known of a node."""
         return self._paces.get(peer)
 
-    def add(self, peer: PeerId, num_in_hand: int, took_s: float, *, is_done: bool = True) -> None:
+    def add(
+        self,
+        peer: PeerId,
+        num_in_hand: int,
+        took_s: float,
+        *,
+        is_done: bool = True,
+        is_trial: bool = False,
+    ) -> None:
         """Take in a finished lease, or with ``is_done`` false one that would have taken longer.
 
-        One of these tells nothing where it was expected to take that long.
+        One of these tells nothing where it was expected to take that long. A finished one
+        that was to show whether the node is still slow counts for all that was known.
         """
         known = self._paces.get(peer)
-        if not is_done and known is not None and took_s <= known.usual_s(num_in_hand):
-            return
+        if not is_done:
+            if known is not None and took_s <= known.usual_s(num_in_hand):
+                return
+            took_s *= CUT_SHORT_FACTOR
         pace = self._paces.pop(peer, None)
         if pace is not None:
             self._unrank(pace.each_s)
-        if pace is None or (pace.is_guess and is_done):
+        if pace is None or (is_done and (pace.is_guess or is_trial)):
             pace = Pace()
             while len(self._paces) >= MAX_PACES:
                 self._unrank(self._paces.pop(next(iter(self._paces))).each_s)
