@@ -28,6 +28,7 @@ from protocols.reasons import Reason
 from protocols.status import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    Outlook,
     ReasonCount,
     StalenessCount,
     StatusReply,
@@ -64,6 +65,7 @@ class StatusService:
         self._traffic = traffic
         self._advised: tuple[bool, int, str] | None = None
         self._advise_at_s = 0.0
+        self._outlook: Outlook | None = None
 
     async def answer(self, _peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one request.
@@ -132,8 +134,15 @@ class StatusService:
             nodes=tuple(lines),
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
-            outlook=outlook_of(progress, self._activator.offers(now_s), now_s),
+            outlook=self._outlook_now(now_s),
         )
+
+    def _outlook_now(self, now_s: float) -> Outlook:
+        """Return what the capacity model says; of a run that is over, what it said last."""
+        if self._outlook is None or not self._progress.is_finished:
+            offers = self._activator.offers(now_s)
+            self._outlook = outlook_of(self._progress, offers, now_s)
+        return self._outlook
 
     def _advice(self, now_s: float) -> str:
         """Return what the owner could do; thought over now and then, and when much changes."""
