@@ -182,11 +182,24 @@ class SimNode:
         """Whether a version is on its way to it."""
         return self._fetching is not None
 
-    def offered(self, session: int, version: int, takes_s: float) -> None:
-        """Fetch a version; a transfer that is not half done is given up for it."""
+    def offered(
+        self, session: int, version: int, takes_s: float, *, fills_line: bool = True
+    ) -> None:
+        """Fetch a version.
+
+        Args:
+            session: of the node that it is offered to.
+            version: which.
+            takes_s: for how long.
+            fills_line: whether one transfer goes on at a time: then one that is not half done
+                is given up for this one, and another is waited for.
+        """
         if session != self.session or not self.is_up:
             return
         if self.held_version is not None and self.held_version >= version:
+            return
+        if not fills_line:
+            self._later(takes_s, self._holds, version)
             return
         fetch, now_s = self._fetching, self._engine.now_s
         if fetch is not None and fetch.ends_s - now_s <= (fetch.ends_s - fetch.began_s) / 2:
@@ -204,10 +217,14 @@ class SimNode:
         if fetch is not self._fetching:
             return  # it was given up for a newer one
         self._fetching = None
-        self.held_version = fetch.version
         if self._fetch_next is not None:
             self._fetch(*self._fetch_next)
-        self._pump()
+        self._holds(fetch.version)
+
+    def _holds(self, version: int) -> None:
+        if self.held_version is None or version > self.held_version:
+            self.held_version = version
+            self._pump()
 
     def _engine_started(self) -> None:
         self._is_engine_up = True

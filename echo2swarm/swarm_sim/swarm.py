@@ -151,7 +151,7 @@ class _Swarm:
         member.is_present, member.applied_version = True, None
         member.presence.set_here(True, self._engine.now_s)
         if self._newest_version is not None:
-            node.offered(node.session, self._newest_version, self._broadcast.to_one_s(node))
+            self._offer(node, self._newest_version, self._broadcast.to_one_s(node))
         self._activation.news()
 
     def left(self, node: SimNode) -> None:
@@ -252,14 +252,18 @@ class _Swarm:
             if member.node.is_up and member.is_present and (to_standby or member.is_active)
         ]
         for node, takes_s in zip(nodes, self._broadcast.to_all_s(nodes), strict=True):
-            node.offered(node.session, version, takes_s)
+            self._offer(node, version, takes_s)
+
+    def _offer(self, node: SimNode, version: int, takes_s: float) -> None:
+        fills_line = self._scenario.broadcast.fixed_s is None
+        node.offered(node.session, version, takes_s, fills_line=fills_line)
 
     def _activated(self, node: SimNode) -> None:
         newest = self._newest_version
         if newest is None or not node.is_up or node.is_fetching:
             return
         if node.held_version is None or node.held_version < newest:
-            node.offered(node.session, newest, self._broadcast.to_one_s(node))
+            self._offer(node, newest, self._broadcast.to_one_s(node))
 
     def _describe(self, entry: StepEntry) -> None:
         now_s = self._engine.now_s
