@@ -149,6 +149,20 @@ async def test_a_node_that_comes_back_under_its_identity_is_one_node_not_two(
     assert lost == [(LeaseState.NODE_LOST,)]
 
 
+async def test_the_outlook_outlives_the_run(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_world(tmp_path, config(num_steps=6)) as world:
+        world.start_node(1)
+        world.start_node(2)
+        await finish(world)
+        status = world.learner.status.status()
+
+    assert status.advice == "the run is finished"
+    assert status.outlook is not None
+    assert status.outlook.train is not None
+    assert status.outlook.train.num_samples >= 5
+    assert status.outlook.busy_share is not None
+
+
 async def test_a_request_without_work_is_answered_the_moment_there_is_some(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
