@@ -179,6 +179,7 @@ async def run_node(
                 payload_bytes_received=traffic.received_bytes,
                 receiving_s=links.flow.receiving_s,
                 links=links.reports(),
+                calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
             )
 
         def is_quiet() -> bool:
@@ -231,6 +232,7 @@ async def run_node(
             on_applied=on_applied,
             on_drained=lambda: life.happened(Drained()),
             on_doubt=membership.announce,
+            on_calibrated=membership.announce,
             rng=rng,
         )
         discovery = Discovery(

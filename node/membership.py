@@ -54,6 +54,7 @@ class NodeReport:
     payload_bytes_received: int
     receiving_s: float = 0.0
     links: tuple[LinkReport, ...] = ()
+    calibrated_tokens_per_s: float | None = None
 
 
 class Membership:
@@ -171,6 +172,7 @@ class Membership:
             receiving_s=report.receiving_s,
             reports=told,
             links=report.links,
+            calibrated_tokens_per_s=report.calibrated_tokens_per_s,
         )
         data = await call(
             self._network,

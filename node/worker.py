@@ -15,6 +15,7 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
+from node.calibration import Calibration
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
 from node.learner_calls import LearnerCalls, in_submissions, rollout_of
@@ -47,6 +48,8 @@ DRAIN_S: Final = 30.0
 FLUSH_S: Final = 10.0
 """And what was finished may take this long to be submitted."""
 SUMMARY_S: Final = 10.0
+CALIBRATE_AFTER_S: Final = 3.0
+"""A node that stands by for so long, with an engine that could work, times it once."""
 
 
 class Worker:
@@ -60,6 +63,7 @@ class Worker:
         on_applied: told each version the engine has applied.
         on_drained: told once nothing is in hand any more, after :meth:`drain`.
         on_doubt: the learner may not know us; it should get a heartbeat.
+        on_calibrated: the engine was timed; the learner should hear of it.
         rng: for jitter.
     """
 
@@ -73,8 +77,10 @@ class Worker:
         on_applied: Callable[[PolicyVersion], None],
         on_drained: Callable[[], None],
         on_doubt: Callable[[], None],
+        on_calibrated: Callable[[], None],
         rng: random.Random,
     ) -> None:
+        self._on_calibrated = on_calibrated
         self._calls = calls
         self._engine = engine
         self._policies = policies
@@ -82,6 +88,8 @@ class Worker:
         self._on_drained = on_drained
         self._on_doubt = on_doubt
         self._rng = rng
+        self._calibration = Calibration(engine, max_batch=max_batch)
+        self._idle_since_s: float | None = None
         self._work = Workload(max_leases=MAX_LEASES, max_batch=max_batch)
         self._bell = Bell()
         self._tally = Tally()
@@ -108,6 +116,11 @@ class Worker:
     def tally(self) -> Tally:
         """What became of this node's rollouts."""
         return self._tally
+
+    @property
+    def calibrated_tokens_per_s(self) -> float | None:
+        """What a trial of the engine came to; None if there was none yet, or no need of one."""
+        return self._calibration.tokens_per_s
 
     # Told by others, from the event loop.
 
@@ -191,7 +204,7 @@ class Worker:
             try:
                 match job:
                     case None:
-                        await ring.wait()
+                        await self._idle(ring)
                     case Apply(version):
                         await self._apply(version)
                     case Sample():
@@ -206,6 +219,22 @@ class Worker:
                 wait_s = backoff.next_s()
                 log.error("engine.refused", error=str(exc), retry_in_s=round(wait_s, 1))
                 await trio.sleep(wait_s)
+
+    async def _idle(self, ring: trio.Event) -> None:
+        """Wait for something to do; time the engine if there has been nothing for a while."""
+        held = self._policies.held
+        has_work = self._work.is_taking or self._work.num_leases
+        can_work = self._engine.applied_version is not None
+        if self._calibration.is_done or has_work or not can_work or held is None:
+            self._idle_since_s = None
+            await ring.wait()
+            return
+        self._idle_since_s = self._idle_since_s or trio.current_time()
+        with trio.move_on_at(self._idle_since_s + CALIBRATE_AFTER_S) as scope:
+            await ring.wait()
+        if scope.cancelled_caught:
+            await self._calibration.run(held.manifest.sampling)
+            self._on_calibrated()
 
     async def _apply(self, version: PolicyVersion) -> None:
         try:

@@ -126,6 +126,11 @@ class Workload:
         return sum(held.num_completions for held in self._held.values())
 
     @property
+    def is_taking(self) -> bool:
+        """Whether leases are asked for."""
+        return self._is_taking
+
+    @property
     def learner_step(self) -> int:
         """The learner's step, as far as it has told."""
         return self._learner_step

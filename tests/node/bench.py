@@ -88,6 +88,7 @@ async def open_bench(
                     num_engine_restarts=engine.num_restarts,
                     payload_bytes_sent=0,
                     payload_bytes_received=0,
+                    calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
                 )
 
             def on_applied(version: PolicyVersion) -> None:
@@ -114,6 +115,7 @@ async def open_bench(
                 on_applied=on_applied,
                 on_drained=lambda: life.happened(Drained()),
                 on_doubt=membership.announce,
+                on_calibrated=membership.announce,
                 rng=random.Random(0),
             )
             life.attach(_Parts(membership, worker))
