@@ -45,9 +45,9 @@ def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
 
 def type_text(annotation: Any) -> str:  # noqa: ANN401  # types are what it is about
     """Return a field's type and range as people write them."""
-    if choices := [x for x in choices_of(annotation) if x is not None]:
-        return " or ".join(f'"{choice}"' for choice in choices)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return " or ".join(f'"{choice}"' for choice in choices_of(annotation) if choice is not None)
     if origin is Annotated:
         return f"{type_text(arguments[0])}{_range(arguments[1:])}"
     if origin in {typing.Union, types.UnionType}:

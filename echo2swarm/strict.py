@@ -109,8 +109,12 @@ def _explain(message: str, table: Mapping[str, Any], kind: type[msgspec.Struct],
     value, is_known = _value_at(table, path)
     key = join(where, path.lstrip("."))
     if what.startswith("Invalid enum value"):
-        choices = list(choices_of(_annotation_at(kind, path)))
-        what = f"expected one of {_shown(choices)[1:-1]}" if choices else "not a possible value"
+        annotation = _annotation_at(kind, path)
+        choices = list(choices_of(annotation))
+        or_number = " or a number" if _takes_number(annotation) else ""
+        what = "not a possible value"
+        if choices:
+            what = f"expected one of {_shown(choices)[1:-1]}{or_number}"
     what = _GOT.sub("", what)
     got = f", got {_shown(value)}" if is_known else ""
     return f"{key}: {what[:1].lower()}{what[1:]}{got}"
@@ -150,6 +154,10 @@ def _shown(value: object) -> str:
     else:
         text = str(value)
     return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
+
+
+def _takes_number(annotation: object) -> bool:
+    return annotation in {int, float} or any(map(_takes_number, typing.get_args(annotation)))
 
 
 def choices_of(annotation: object) -> Iterable[object]:

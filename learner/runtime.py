@@ -337,7 +337,7 @@ def _dispatch_rules(config: LearnerConfig, sampling: SamplingParams) -> Dispatch
         max_staleness=table.max_staleness,
         publish_every=table.publish_every,
         headroom=table.headroom,
-        lease_prompts=table.lease_prompts,
+        lease_prompts=None if isinstance(table.lease_prompts, str) else table.lease_prompts,
         lease_timeout_s=table.lease_timeout_s,
         sampling=sampling,
         num_steps=config.run.num_steps,

@@ -33,6 +33,8 @@ def _check_rollouts(rollouts: RolloutTable) -> None:
             f"{rollouts.publish_every}: no rollout would be fresh enough for the last steps before "
             "a version is published"
         )
+    if isinstance(rollouts.lease_prompts, str):
+        return
     if rollouts.lease_prompts > MAX_GROUPS:
         raise ConfigError(
             f"rollouts.lease_prompts: expected at most {MAX_GROUPS}, got {rollouts.lease_prompts}"

@@ -70,10 +70,10 @@ class RolloutTable(Table, frozen=True):
     """Of sampling; the full distribution is sampled."""
     max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=131_072)] = 256
     """Length at which a completion is cut off."""
-    lease_prompts: AtLeastOne = 2
-    """Prompts per lease."""
+    lease_prompts: AtLeastOne | Literal["auto"] = "auto"
+    """Most prompts per lease; "auto" gives each node what it does in about half a step."""
     lease_timeout_s: Positive = 120.0
-    """A lease not finished within this time is leased to others."""
+    """A lease not finished within this time is leased to others, if they were not asked before."""
     headroom: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.15
     """Rollouts in flight and buffered beyond what is needed, as a share of it."""
 

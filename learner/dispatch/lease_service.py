@@ -96,7 +96,11 @@ class LeaseService:
             max_completions=request.max_completions,
             broadcast_s=node.slow_broadcast_s,
         )
-        return await self._desk.grant(ask)
+        reply = await self._desk.grant(ask)
+        why = reply.why if isinstance(reply, NoWork) and reply.is_lasting else ""
+        if self._nodes.no_work(peer, why):
+            log.info("node.too_slow" if why else "node.gets_work", peer=short(peer), why=why)
+        return reply
 
     async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:
         lease = self._desk.dispatcher.leases.get(call.lease_id)

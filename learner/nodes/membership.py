@@ -162,7 +162,7 @@ class Membership:
         has_twin = self._nodes.has_twin(node, now_s)
         return HeartbeatReply(
             directive=node.directive,
-            why=node.why[:200],
+            why=node.full_why[:200],
             learner_step=self._progress.step,
             newest_version=self._desk.dispatcher.newest_version or 0,
             next_heartbeat_s=self._heartbeat_s,

@@ -35,6 +35,8 @@ class Node:
     is_lost: bool = False
     directive: Directive = Directive.STANDBY
     why: str = "standby: just joined"
+    no_work_why: str = ""
+    """Set while it is active, and still gets no leases."""
     switched_at_s: float = -inf
     """When its directive last changed."""
     startup_s: float | None = None
@@ -60,6 +62,11 @@ class Node:
     """Earlier sessions, and how often they were heard of since a later one began."""
     twin_at_s: float | None = None
     """When another process was last seen to run under the same identity."""
+
+    @property
+    def full_why(self) -> str:
+        """What it is told of its directive, and of the work it gets."""
+        return f"{self.why}; {self.no_work_why}" if self.no_work_why else self.why
 
     @property
     def slow_broadcast_s(self) -> float | None:

@@ -192,6 +192,18 @@ class NodeTable:
             before = took_s if node.rollout_s is None else node.rollout_s
             node.rollout_s = before + _SMOOTHING * (took_s - before)
 
+    def no_work(self, peer: PeerId, why: str) -> bool:
+        """Note why a node will get no leases, or with an empty text that it may.
+
+        Returns:
+            whether that is news; while it stays so, the first text does, too.
+        """
+        node = self._nodes.get(peer)
+        if node is None or bool(node.no_work_why) == bool(why):
+            return False
+        node.no_work_why = why
+        return True
+
     def working(self, peer: PeerId, *, has_lease: bool, now_s: float) -> None:
         """Note whether a node has a lease in hand."""
         if (node := self._nodes.get(peer)) is not None:
@@ -216,7 +228,7 @@ class NodeTable:
             is_connected=not node.is_lost,
             seconds_since_heartbeat=max(0.0, now_s - node.heard_at_s),
             directive=node.directive,
-            why=node.why,
+            why=node.full_why,
             applied_version=node.applied_version,
             broadcast_s=node.broadcast_s,
             rollouts_per_s=node.accepted.per_s(now_s),

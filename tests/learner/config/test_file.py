@@ -124,6 +124,10 @@ def test_other_variables_of_ours_are_left_alone() -> None:
             "rollouts.publish_every: expected at most rollouts.max_staleness + 1 = 3, got 4",
         ),
         (
+            '[rollouts]\nlease_prompts = "many"',
+            'rollouts.lease_prompts: expected one of "auto" or a number, got "many"',
+        ),
+        (
             "[rollouts]\nlease_prompts = 257",
             "rollouts.lease_prompts: expected at most 256, got 257",
         ),
