@@ -237,6 +237,7 @@ class Learner:
             self.dispatcher,
             self._bell,
             next_prompt=self._parts.left_over.next_group,
+            skipped=self._parts.left_over.skipped,
         )
 
     def _serve(self) -> None:

@@ -149,7 +149,8 @@ class Chooser:
         one. But where most of the time does not depend on the size, it is well used.
         """
         steps_ahead = max(1, self.rules.max_staleness - self.rules.publish_every + 1)
-        num_leases = LEASES_AT_ONCE * max(1, self.supply.num_nodes)
+        leases_each = 1 if self._is_synchronous else LEASES_AT_ONCE
+        num_leases = leases_each * max(1, self.supply.num_nodes)
         share = ceil(self.rules.groups_per_step * self.rules.group_size * steps_ahead / num_leases)
         return max(1, floor(min(share, pace.num_within(max(period_s / 2, 2 * pace.usual_s(1))))))
 

@@ -1,5 +1,6 @@
 """Keeps the dispatcher supplied with prompts, drawn from the scorer ahead of need."""
 
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -9,6 +10,7 @@ from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.errors import SwarmError
 from learner.ports import Scorer
+from learner.scoring.messages import Prompt
 from protocols.leases import MAX_PROMPT_TOKENS
 
 MAX_DRAWN: Final = 64
@@ -18,14 +20,24 @@ log = structlog.get_logger()
 
 
 async def feed_prompts(
-    scorer: Scorer, dispatcher: Dispatcher, bell: Bell, *, next_prompt: int
+    scorer: Scorer,
+    dispatcher: Dispatcher,
+    bell: Bell,
+    *,
+    next_prompt: int,
+    skipped: Sequence[int] = (),
 ) -> None:
-    """Draw prompts from number ``next_prompt`` on, as they are wanted.
+    """Draw the prompts that an earlier process left out, then from ``next_prompt`` on.
 
     Raises:
         SwarmError: there are none, or none that fit.
         ChildError: the scorer failed for good.
     """
+    for index in skipped:
+        while not dispatcher.num_prompts_wanted:
+            await bell.next_ring.wait()
+        dispatcher.add_prompts(_usable(await scorer.draw(index, 1)))
+        bell.ring()
     num_fruitless = 0
     while True:
         ring = bell.next_ring
@@ -40,7 +52,7 @@ async def feed_prompts(
                 "fewer steps"
             )
         next_prompt += len(drawn)
-        usable = [p for p in drawn if 1 <= len(p.tokens) // 4 <= MAX_PROMPT_TOKENS]
+        usable = _usable(drawn)
         if len(usable) < len(drawn):
             log.warning("prompts.skipped", count=len(drawn) - len(usable), why="empty or too long")
         num_fruitless = 0 if usable else num_fruitless + 1
@@ -49,3 +61,7 @@ async def feed_prompts(
         dispatcher.add_prompts(usable)
         bell.ring()
         await trio.lowlevel.checkpoint()
+
+
+def _usable(prompts: Iterable[Prompt]) -> list[Prompt]:
+    return [p for p in prompts if 1 <= len(p.tokens) // 4 <= MAX_PROMPT_TOKENS]

@@ -7,13 +7,18 @@ nothing is lost, nothing is trained twice, and no version number stands for two 
 
 import sqlite3
 from dataclasses import dataclass, field
+from typing import Final
 
 from echo2swarm.dispatch.batcher import Batch, in_order
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
 from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
+from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW
 from echo2swarm.freshness import Freshness, judge
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
+
+MAX_SKIPPED_BEHIND: Final = WINDOW * (MAX_PASSED + 1)
+"""No prompt waits for longer than it takes to lease so many others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +52,9 @@ class LeftOver:
     """The versions that were published up to there."""
     groups: tuple[OpenedGroup, ...] = ()
     next_group: int = 0
-    """The first prompt that was never leased."""
+    """The first prompt after all that were ever leased."""
+    skipped: tuple[int, ...] = ()
+    """Prompts before it that were not: others suited the nodes better."""
     leases: tuple[LeaseRecord, ...] = ()
     """Those that nodes had in hand; their results are still welcome."""
     num_leases: int = 0
@@ -88,6 +95,11 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
                 (reason, now_unix_s, group_id),
             )
     (newest,) = db.execute("SELECT MAX(group_id) FROM groups").fetchone()
+    first = max(0, (newest or 0) - MAX_SKIPPED_BEHIND)
+    leased = {
+        group_id
+        for (group_id,) in db.execute("SELECT group_id FROM groups WHERE group_id >= ?", (first,))
+    }
     (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
     published = dict(db.execute("SELECT version, weights_sha256 FROM versions ORDER BY 1"))
     return LeftOver(
@@ -98,6 +110,7 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
         leases=leases,
         contributions=_contributions(db),
         next_group=0 if newest is None else newest + 1,
+        skipped=tuple(index for index in range(first, newest or 0) if index not in leased),
         num_leases=num_leases,
         num_rollouts_undone=num_undone,
     )

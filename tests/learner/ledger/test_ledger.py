@@ -10,9 +10,9 @@ import trio
 
 from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.dispatch.groups import CompleteGroup, DropReason
-from echo2swarm.dispatch.leasing import LeaseRecord
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import ledger as ledger_module
@@ -71,6 +71,42 @@ async def test_what_was_accepted_is_there_for_the_next_process(tmp_path: Path) -
     (group,) = left.groups
     assert group.group_id == 0
     assert group.rollouts == {1: accepted()}
+
+
+async def test_prompts_that_were_passed_over_are_named_for_the_next_process(
+    tmp_path: Path,
+) -> None:
+    dispatch = Dispatcher(rules(groups_per_step=10))
+    dispatch.add_prompts([prompts(1, start=number)[0] for number in (1, 4, 5)])
+    dispatch.version_published(PolicyVersion(0), 0.0)
+    async with opened(tmp_path) as ledger:
+        for _ in range(3):
+            lease = dispatch.grant(ask(), 0.0)
+            assert isinstance(lease, Lease)
+            record = dispatch.leases.get(lease.lease_id)
+            assert record is not None
+            await ledger.granted(lease, record, now_unix_s=1.0)
+        left = await ledger.resume(0, max_staleness=2, now_unix_s=3.0)
+
+    assert (left.skipped, left.next_group) == ((0, 2, 3), 6)
+
+
+async def test_a_lease_that_goes_on_after_all_has_no_end_on_record(tmp_path: Path) -> None:
+    lease, record = leased()
+    async with opened(tmp_path) as ledger:
+        await ledger.granted(lease, record, now_unix_s=1.0)
+        end = LeaseEnded(
+            lease_id=record.lease_id,
+            peer=ALICE,
+            state=LeaseState.NODE_LOST,
+            num_unfinished=2,
+            took_s=1.0,
+        )
+        await ledger.ended([end], now_unix_s=2.0)
+        await ledger.revived([record.lease_id])
+        left = await ledger.resume(0, max_staleness=2, now_unix_s=3.0)
+
+    assert [each.lease_id for each in left.leases] == [record.lease_id]
 
 
 async def test_one_sample_is_never_accepted_twice(tmp_path: Path) -> None:
