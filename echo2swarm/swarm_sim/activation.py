@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from math import inf
 from statistics import median
 from typing import Final
 
@@ -48,8 +49,8 @@ class Activation:
         self._broadcast = broadcast
         self._rng = rng
         self._on_activated = on_activated
-        self._next_s = 0.0
         self._is_due = False
+        self._selected_at_s = -inf
         self._billed_until: dict[PeerId, float] = {}
         self.selection: Selection | None = None
         """The last one."""
@@ -65,7 +66,7 @@ class Activation:
             # With hundreds of nodes there is always news, and no need to act on each at once.
             every_s = self._scenario.selector.every_s
             gap_s = max(_AFTER_NEWS_S, every_s * min(1.0, len(self._members) / _MANY))
-            self._engine.after(gap_s if self._engine.now_s else 0.0, self._select)
+            self._engine.after(gap_s if self._engine.now_s else 0.0, self._act_on_news)
 
     def price_changed(self, node: SimNode, usd_per_hour: float) -> None:
         """Bill a node up to now, and from now on by another price."""
@@ -101,11 +102,21 @@ class Activation:
     # Inside.
 
     def _tick(self) -> None:
+        """Select, unless that was done for some news a moment ago."""
+        every_s = self._scenario.selector.every_s
+        since_s = self._engine.now_s - self._selected_at_s
+        if since_s < every_s / 2:
+            self._engine.after(every_s - since_s, self._tick)
+            return
         self._select()
-        self._engine.after(self._scenario.selector.every_s, self._tick)
+        self._engine.after(every_s, self._tick)
+
+    def _act_on_news(self) -> None:
+        self._is_due = False
+        self._select()
 
     def _select(self) -> None:
-        self._is_due = False
+        self._selected_at_s = self._engine.now_s
         now_s = self._engine.now_s
         table = self._scenario.selector
         present = [member for member in self._members.values() if member.is_present]
