@@ -80,10 +80,14 @@ def status(
     type=_FOLDER,
     help="Folder for the report.  [default: RUN_DIR/report]",
 )
-def report(*, run_dir: Path, out_dir: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON, write nothing.")
+def report(*, run_dir: Path, out_dir: Path | None, as_json: bool) -> None:
     """Write a report of the run in RUN_DIR: figures, plots, and what is missing."""
-    from echo2swarm.report import write_report  # noqa: PLC0415
+    from echo2swarm.report import figures_json, write_report  # noqa: PLC0415
 
+    if as_json:
+        click.echo(figures_json(run_dir), nl=False)
+        return
     click.echo(write_report(run_dir, out_dir or run_dir / "report"))
 
 

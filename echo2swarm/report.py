@@ -28,18 +28,34 @@ def write_report(run_dir: Path, out_dir: Path) -> Path:
         UsageError: ``run_dir`` is no directory.
         SwarmError: what lies there is damaged, or there is nothing to report on.
     """
-    if not run_dir.is_dir():
-        raise UsageError(f"{run_dir}: no such run directory")
-    record = read_run(run_dir)
+    record = _read(run_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
     plots = write_plots(record, out_dir)
     figures = summarize(record)
     path = out_dir / "report.md"
     path.write_text(report_text(record, figures, plots))
-    (out_dir / "report.json").write_bytes(
-        msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
-    )
+    (out_dir / "report.json").write_bytes(_as_json(figures))
     return path
+
+
+def figures_json(run_dir: Path) -> bytes:
+    """Return the figures of the report as JSON, and write nothing.
+
+    Raises:
+        UsageError: ``run_dir`` is no directory.
+        SwarmError: what lies there is damaged, or there is nothing to report on.
+    """
+    return _as_json(summarize(_read(run_dir)))
+
+
+def _read(run_dir: Path) -> RunRecord:
+    if not run_dir.is_dir():
+        raise UsageError(f"{run_dir}: no such run directory")
+    return read_run(run_dir)
+
+
+def _as_json(figures: dict[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
 
 
 def summarize(record: RunRecord) -> dict[str, Any]:
@@ -106,6 +122,7 @@ def summarize(record: RunRecord) -> dict[str, Any]:
         "refusals": {r.reason.value: r.count for r in record.refusals},
         "worst_heartbeat_delay_s": record.worst_heartbeat_delay_s,
         "num_nodes": len(record.nodes),
+        "shares": [shares.as_dict() for shares in record.shares],
         "missing": list(record.missing),
     }
 
@@ -126,6 +143,7 @@ def report_text(record: RunRecord, figures: dict[str, Any], plots: dict[str, str
             _broadcast(record, figures),
         ),
         _section("Nodes", _nodes(record)),
+        _section("Shares", _picture("shares", plots), _shares(record)),
         _section("Refused", f"By the learner, by reason: {refusals_text(record.refusals)}."),
     ]
     if record.missing:
@@ -242,6 +260,30 @@ def _nodes(record: RunRecord) -> str:
         for n in sort_nodes(record.nodes)
     ]
     return "\n".join((*head, *rows))
+
+
+def _shares(record: RunRecord) -> str:
+    if not any(shares.kinds for shares in record.shares):
+        return "No rollout is on record."
+    starved = [
+        f"{shares.by} {_cell(kind.name)} ({format_percent(shares.issued_share(kind))} of what was "
+        f"issued, {format_percent(shares.trained_share(kind))} of what was trained on)"
+        for shares in record.shares
+        for kind in shares.starved
+    ]
+    head = (
+        "| by | kind | issued | accepted | trained | share issued | share trained |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    )
+    rows = [
+        f"| {shares.by} | {_cell(kind.name)} | {kind.num_issued} | {kind.num_accepted} "
+        f"| {kind.num_trained} | {format_percent(shares.issued_share(kind))} "
+        f"| {format_percent(shares.trained_share(kind))} |"
+        for shares in record.shares
+        for kind in shares.kinds
+    ]
+    verdict = f"Starved: {'; '.join(starved)}." if starved else "Nothing is starved."
+    return "\n".join((verdict, "", *head, *rows))
 
 
 def _cell(text: str) -> str:

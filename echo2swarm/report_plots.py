@@ -33,6 +33,11 @@ def write_plots(record: RunRecord, folder: Path) -> dict[str, str]:
         "phases": (3.2, _draw_phases, bool(record.steps)),
         "bytes": (2.8, _draw_bytes, bool(record.nodes)),
         "broadcast": (2.8, _draw_broadcast, any(b.applied_s for b in record.broadcasts)),
+        "shares": (
+            1.2 + 0.3 * sum(len(shares.kinds) for shares in record.shares),
+            _draw_shares,
+            any(shares.kinds for shares in record.shares),
+        ),
         "overlap": (
             1.6 + 0.45 * (len(record.generation) + 2),
             _draw_overlap,
@@ -166,6 +171,25 @@ def _draw_overlap(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
         xlabel="seconds since the start",
         title=f"What went on at the same time (last {_OVERLAP_UPDATES} updates)",
     )
+
+
+def _draw_shares(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
+    rows = [(shares, kind) for shares in record.shares for kind in shares.kinds]
+    for height, offset, label, color in (
+        (0.38, -0.2, "of what was issued", _GREY),
+        (0.38, 0.2, "of what was trained on", _BLUE),
+    ):
+        values = [
+            100 * (shares.issued_share(kind) if offset < 0 else shares.trained_share(kind))
+            for shares, kind in rows
+        ]
+        places = [i + offset for i in range(len(rows))]
+        axes.barh(places, values, height=height, color=color, label=label)
+    names = [f"{shares.by}: {_label(kind.name)}" for shares, kind in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel="share in percent", title="Who and what gets its share of training")
+    axes.legend(frameon=False, loc="lower right")
 
 
 def _label(name: str) -> str:

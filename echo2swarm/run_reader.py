@@ -14,6 +14,7 @@ from typing import Any, Final
 from echo2swarm.errors import StoreError, SwarmError
 from echo2swarm.jsonlines import read_jsonl
 from echo2swarm.run_record import Broadcast, RunRecord, Span, StepRecord
+from echo2swarm.shares import Shares, read_shares
 from echo2swarm.status_client import read_status
 from protocols.status import StatusReply
 
@@ -33,6 +34,7 @@ class _LedgerFacts:
     leases: tuple[tuple[str, float, float], ...] = ()
     """(peer, when granted, when its last rollout was accepted)."""
     names: dict[str, str] = field(default_factory=dict)
+    shares: tuple[Shares, ...] = ()
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -85,6 +87,7 @@ def read_run(run_dir: Path) -> RunRecord:
         refusals=status.refusals if status else (),
         worst_heartbeat_delay_s=status.worst_heartbeat_delay_s if status else None,
         missing=tuple(missing),
+        shares=ledger.shares,
     )
 
 
@@ -116,6 +119,7 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                 missing.append(f"{path.name}: it has format {found}, this reads {LEDGER_FORMAT}")
                 return None
             meta = dict(db.execute("SELECT key, value FROM meta"))
+            names = dict(db.execute("SELECT peer, name FROM nodes"))
             return _LedgerFacts(
                 run_id=meta.get("run_id", "unknown"),
                 max_staleness=int(meta.get("max_staleness", 0)),
@@ -136,7 +140,8 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                         "JOIN rollouts USING (lease_id) GROUP BY lease_id ORDER BY 2"
                     )
                 ),
-                names=dict(db.execute("SELECT peer, name FROM nodes")),
+                names=names,
+                shares=read_shares(db, names),
             )
     except sqlite3.Error as exc:
         missing.append(f"{path.name}: {exc}")

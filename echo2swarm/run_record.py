@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from echo2swarm.shares import Shares
 from protocols.status import NodeStatus, ReasonCount
 
 WINDOW_STEPS: Final = 10
@@ -84,6 +85,8 @@ class RunRecord:
     refusals: tuple[ReasonCount, ...]
     worst_heartbeat_delay_s: float | None
     missing: tuple[str, ...]
+    shares: tuple[Shares, ...] = ()
+    """Rollouts issued, accepted and trained, by kind; empty if the ledger can't be read."""
 
     @property
     def rewards(self) -> list[float]:

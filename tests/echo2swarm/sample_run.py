@@ -118,6 +118,10 @@ def write_ledger(folder: Path) -> None:
             )
             versions = [step, step, step - 2] if step >= 2 else [step, step]
             db.executemany(
+                "INSERT INTO leased_samples VALUES (?, ?, ?, 0)",
+                [(lease, step, i) for i in range(4)],
+            )
+            db.executemany(
                 "INSERT INTO rollouts VALUES (?, ?, ?, ?, ?, 4, 0, 1.0, '', NULL, NULL, ?, ?)",
                 [
                     (step, i, lease, PEER_A, version, at_s + 6 + i, step)

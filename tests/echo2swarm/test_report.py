@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.errors import StoreError, UsageError
-from echo2swarm.report import summarize, write_report
+from echo2swarm.report import figures_json, summarize, write_report
 from echo2swarm.run_reader import read_run, step_of
 from echo2swarm.run_record import (
     Span,
@@ -50,7 +50,7 @@ def test_a_report_has_text_figures_and_pictures(run_dir: Path, tmp_path: Path) -
 
     assert path == out / "report.md"
     text = path.read_text()
-    for name in ("reward", "staleness", "phases", "overlap", "bytes", "broadcast"):
+    for name in ("reward", "staleness", "phases", "overlap", "bytes", "broadcast", "shares"):
         assert f"![{name}]({name}.png)" in text
         assert (out / f"{name}.png").read_bytes().startswith(PNG_MAGIC)
     assert msgspec.json.decode((out / "report.json").read_bytes())["run_id"] == "demo-7f3a"
@@ -115,6 +115,17 @@ def test_the_share_of_training_with_generation_under_way_is_measured(run_dir: Pa
     # Training goes on from second 4 to 10 of each step; generation up to second 7 or 8.
     assert figures["busy_share"] == pytest.approx(0.6)
     assert figures["generating_while_training_share"] == pytest.approx((22 * 4 + 2 * 3) / (24 * 6))
+
+
+def test_what_was_issued_and_trained_is_told_by_node_and_length(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    text = write_report(run_dir, tmp_path / "out").read_text()
+    (by_node, *_) = msgspec.json.decode(figures_json(run_dir))["shares"]
+
+    assert "| node | node-a | 96 | 70 | 70 | 100 % | 100 % |" in text
+    assert "Nothing is starved." in text
+    assert by_node["kinds"][0]["num_issued"] == 96
 
 
 def test_names_can_not_break_the_text(run_dir: Path, tmp_path: Path) -> None:
