@@ -102,10 +102,6 @@ class Market:
         """Whether ``x`` is allowed and suffices."""
         return self.is_allowed(x) and self.suffices(x)
 
-    def undwelled(self) -> "Market":
-        """Return the same without what must stay."""
-        return replace(self, lower=np.zeros(self.size))
-
     def counts(self, x: Floats) -> dict[str, int]:
         """Return how many of each offer ``x`` takes; those of which it takes none are left out."""
         taken: dict[str, int] = {}
@@ -121,9 +117,22 @@ class Market:
 
 
 def market_of(
-    offers: Sequence[Offer], need: Need, limits: Limits, *, discount: float = ACTIVE_DISCOUNT
+    offers: Sequence[Offer],
+    need: Need,
+    limits: Limits,
+    *,
+    discount: float = ACTIVE_DISCOUNT,
+    is_dwelling: bool = True,
 ) -> Market:
-    """Return ``offers``, whose speeds are known, as variables."""
+    """Return ``offers``, whose speeds are known, as variables.
+
+    Args:
+        offers: they.
+        need: what is needed.
+        limits: what the owner allows.
+        discount: on the price of those that work.
+        is_dwelling: whether those that were just switched are left alone.
+    """
     grouped: dict[tuple[Any, ...], list[Offer]] = {}
     for offer in sorted(offers, key=lambda offer: offer.key):
         alike = (
@@ -138,8 +147,10 @@ def market_of(
             offer.egress_usd_per_gb,
         )
         if offer.num_active:
-            grouped.setdefault((True, offer.may_stop, *alike), []).append(offer)
-        if offer.num_active < offer.count and offer.may_start:
+            may_stop = offer.may_stop or not is_dwelling
+            grouped.setdefault((True, may_stop, *alike), []).append(offer)
+        may_start = offer.may_start or not is_dwelling
+        if offer.num_active < offer.count and may_start:
             grouped.setdefault((False, True, *alike), []).append(offer)
     kinds = [members[0] for members in grouped.values()]
     is_active = np.array([key[0] for key in grouped], dtype=bool)

@@ -52,6 +52,8 @@ class Offer:
     """Whether one that stands by may be activated (dwell)."""
     may_stop: bool = True
     """Whether one that works may be put on standby (dwell)."""
+    is_measured: bool = True
+    """Whether its speed rests on enough of what it delivered; if not, it may be given a trial."""
     is_ready: bool = True
     """Whether it could work at once; one that can't yet supplies nothing for now."""
 

@@ -8,7 +8,7 @@ and to the owner's limits, where B(x) is how long a broadcast takes to all who a
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import isfinite
+from math import inf, isfinite
 from typing import Final
 
 from echo2swarm.selection import words
@@ -16,7 +16,7 @@ from echo2swarm.selection.exact import Proof, cheapest_bound, exact
 from echo2swarm.selection.greedy import greedy
 from echo2swarm.selection.hysteresis import is_in_band, is_near
 from echo2swarm.selection.links import alone_s
-from echo2swarm.selection.market import Floats, Market, fill_links, market_of
+from echo2swarm.selection.market import ACTIVE_DISCOUNT, Floats, Market, fill_links, market_of
 from echo2swarm.selection.offers import Choice, Limits, Need, Offer, Selection, Shortfall
 from echo2swarm.selection.shortfall import allowed, shortfall_of
 from echo2swarm.selection.supply import most_supply
@@ -65,10 +65,12 @@ def select(
         choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
         return all_that_may([*sorted_out.usable, *sorted_out.unknown], limits, choices)
     market = market_of(sorted_out.usable, need, limits)
-    chosen = _choose(market, sorted_out.usable, effort, left_s)
-    if chosen is not None:
-        return _answer(sorted_out, market, chosen, None)
-    everybody = market_of([*sorted_out.usable, *sorted_out.late], need, limits)
+    undwelling = market_of(sorted_out.usable, need, limits, is_dwelling=False)
+    for each in (market, undwelling):
+        # What must stay or rest goes after what is needed, and after the owner's limits.
+        if (chosen := _choose(each, sorted_out.usable, effort, left_s)) is not None:
+            return _answer(sorted_out, each, chosen, None)
+    everybody = market_of([*sorted_out.usable, *sorted_out.late], need, limits, is_dwelling=False)
     x = most_supply(everybody)
     known = [o for o in listed if o.rollouts_per_s and o.is_ready]
     lacking = shortfall_of(everybody, x, known, need, limits)
@@ -120,16 +122,13 @@ def _choose(
     market: Market, offers: Sequence[Offer], effort: Effort, left_s: Callable[[], float]
 ) -> _Chosen | None:
     """Return the set that is to work; None if none suffices."""
-    plain = market_of(offers, market.need, market.limits, discount=1.0).undwelled()
+    plain = market_of(offers, market.need, market.limits, discount=1.0, is_dwelling=False)
     present = market.present
     may_keep = market.is_allowed(present) and is_in_band(market, present)
     present_usd = float(market.running @ present)
     if may_keep and effort is Effort.EXACT and is_near(present_usd, cheapest_bound(plain)):
         return _Chosen(present, KEPT)
     found = _solve(market, effort, left_s)
-    if found is None and market.lower.any():
-        # What must stay stands in the way of what is needed, or the owner's limits have changed.
-        found = _solve(market.undwelled(), effort, left_s)
     if found is not None and may_keep and is_near(present_usd, float(market.running @ found.x)):
         return _Chosen(present, KEPT, found.bound, found.num_solved)
     return found
@@ -169,7 +168,7 @@ def _answer(
         number = facts.counts.get(offer.key, 0)
         choices[offer.key] = Choice(number, _why(offer, facts, limits))
     tried_usd = try_unknown(
-        sorted_out.unknown,
+        [*sorted_out.unknown, *_promising(sorted_out.usable, facts)],
         limits,
         choices,
         num_nodes=facts.num_nodes,
@@ -203,6 +202,25 @@ class _Facts:
     needed: float
     is_enough: bool
     is_kept: bool
+
+
+def _promising(offers: Sequence[Offer], facts: _Facts) -> list[Offer]:
+    """Return those that weren't chosen, but might be if more was known of them."""
+    if not facts.is_enough:
+        return []
+    chosen = [o for o in offers if o.key in facts.counts]
+    dearest = max((_usd_per_rollout(o) for o in chosen), default=0.0)
+    return [
+        offer
+        for offer in offers
+        if not offer.is_measured
+        and offer.key not in facts.counts
+        and _usd_per_rollout(offer) < dearest * ACTIVE_DISCOUNT
+    ]
+
+
+def _usd_per_rollout(offer: Offer) -> float:
+    return offer.usd_per_hour / 3600 / offer.rollouts_per_s if offer.rollouts_per_s else inf
 
 
 def _why(offer: Offer, facts: _Facts, limits: Limits) -> str:

@@ -45,7 +45,7 @@ def allowed(offers: Sequence[Offer], limits: Limits) -> list[Offer]:
 
 
 def _cheapest(offers: Sequence[Offer], need: Need, limits: Limits) -> tuple[Market, Floats] | None:
-    market = market_of(allowed(offers, limits), need, limits, discount=1.0).undwelled()
+    market = market_of(allowed(offers, limits), need, limits, discount=1.0, is_dwelling=False)
     x = greedy(market)
     return None if x is None else (market, x)
 

@@ -12,6 +12,10 @@ HALF_LIFE_S: Final = 120.0
 """Of work: what was done longer ago counts less and less."""
 ENOUGH: Final = 3
 """From so many results on, what was measured is all that counts."""
+PLENTY: Final = 16
+"""After so many results, one that is still unsteady is just so."""
+STEADY: Final = 0.15
+"""Of a deviation, relative."""
 PRIOR_STD: Final = 0.5
 """Of what a node says of itself, relative."""
 SILENT_S: Final = 120.0
@@ -38,6 +42,12 @@ class Speed:
     """Results it rests on."""
     is_prior: bool = False
     """Whether it rests on what the node says of itself."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a longer trial would hardly tell more."""
+        is_steady = self.std <= STEADY * self.rollouts_per_s
+        return self.num_samples >= (ENOUGH if is_steady else PLENTY)
 
 
 class SpeedMeter:
@@ -97,7 +107,7 @@ class SpeedMeter:
         """Return what to think of a node that never delivered anything."""
         if late_s > SILENT_S:
             if self._since_s is None and now_s - self._idle_since_s > FORGET_S:
-                self._pending_s = 0.0
+                self._pending_s = late_s = 0.0
             else:
                 return Speed(rollouts_per_s=0.0, std=0.0, num_samples=0)
         if not prior_per_s or not isfinite(prior_per_s):

@@ -117,6 +117,7 @@ def _offer(
         num_active=int(is_active),
         may_start=is_active or may_switch,
         may_stop=may_switch,
+        is_measured=speed is not None and speed.is_sure,
         is_ready=node.applied_version is not None,
     )
 

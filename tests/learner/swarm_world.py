@@ -276,6 +276,7 @@ class ScriptedNode:
         broadcast_s: from a version's announcement to its use.
         alter: changes every rollout before it is submitted.
         usd_per_hour: its price.
+        calibrated_tokens_per_s: what it says a trial of its engine came to.
     """
 
     def __init__(
@@ -288,6 +289,7 @@ class ScriptedNode:
         broadcast_s: float = 0.5,
         alter: Alter | None = None,
         usd_per_hour: float = 1.0,
+        calibrated_tokens_per_s: float | None = None,
     ) -> None:
         self.world = world
         self.key = _key(number)
@@ -297,6 +299,7 @@ class ScriptedNode:
         self.broadcast_s = broadcast_s
         self.alter = alter
         self.usd_per_hour = usd_per_hour
+        self.calibrated_tokens_per_s = calibrated_tokens_per_s
         self.applied: int | None = None
         self.state = NodeState.JOINING
         self.directive = Directive.STANDBY
@@ -365,6 +368,7 @@ class ScriptedNode:
             "num_engine_restarts": 0,
             "payload_bytes_sent": 0,
             "payload_bytes_received": 0,
+            "calibrated_tokens_per_s": self.calibrated_tokens_per_s,
         }
         beat = Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
         data = await self._call(activation.PROTOCOL_ID, encode(beat, max_bytes=1 << 20))

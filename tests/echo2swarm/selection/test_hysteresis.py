@@ -58,6 +58,9 @@ def test_who_was_just_switched_is_left_alone_unless_that_leaves_too_little(effor
     assert found.chosen == {"dear": 1}
     assert "moment" in found.choices["rests"].why
 
+    found = select([replace(rests, key="a"), replace(rests, key="b")], need(30.0), effort=effort)
+    assert found.chosen == {"a": 1, "b": 1}
+
     # More than one may work only if the other goes, whatever it was promised.
     alone = select([replace(dear, rollouts_per_s=1.0), cheap], WANTED, Limits(max_nodes=1))
     assert alone.chosen == {"cheap": 1}

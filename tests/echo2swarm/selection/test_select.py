@@ -274,6 +274,19 @@ def test_some_of_unknown_speed_are_tried_although_there_is_enough(effort: Effort
 
 
 @EFFORTS
+def test_one_that_may_be_cheaper_is_tried_before_it_replaces_anybody(effort: Effort) -> None:
+    known = offer("known", 2.0, 10.0)
+    claims = offer("claims", 1.0, 10.0, rollouts_per_s_std=5.0, is_measured=False)
+    wanted = need(8.0, z=1.8)
+
+    assert chosen([known, claims], wanted, effort=effort) == {"known": 1, "claims": 1}
+    for other in (replace(claims, usd_per_hour=1.9), replace(claims, is_measured=True)):
+        assert chosen([known, other], wanted, effort=effort) == {"known": 1}
+    shown = replace(claims, is_measured=True, rollouts_per_s_std=0.5)
+    assert chosen([known, shown], wanted, effort=effort) == {"claims": 1}
+
+
+@EFFORTS
 def test_one_that_holds_no_weights_yet_counts_for_nothing(effort: Effort) -> None:
     offers = [offer("a", 1.0, 5.0), offer("b", 0.1, 5.0, is_ready=False)]
 

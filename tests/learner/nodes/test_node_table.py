@@ -3,7 +3,8 @@
 import pytest
 
 from learner.nodes.links import LinkStatus
-from learner.nodes.node_table import TWIN_WARNING, News, NodeTable
+from learner.nodes.node import News
+from learner.nodes.node_table import TWIN_WARNING, NodeTable
 from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
