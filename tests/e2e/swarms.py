@@ -29,7 +29,7 @@ from protocols import activation, advert, chunks, codec, leases, manifest, rollo
 from protocols import ticket as ticket_protocol
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
-from protocols.leases import Lease, LeaseReply, LeaseRequest
+from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
 from protocols.manifest import PolicyManifest
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 from protocols.ticket import Ticket
@@ -159,6 +159,20 @@ class Impostor:
             )
             if reply.lease is not None:
                 return reply.lease
+
+    async def give_back(self, lease: Lease) -> None:
+        """Want no more of a lease."""
+        await self._call(
+            leases.PROTOCOL_ID,
+            LeaseReturn(
+                run_id=self.ticket.run_id,
+                session_id=self.session_id,
+                lease_id=lease.lease_id,
+                why="test",
+            ),
+            LeaseReply,
+            leases.MAX_REPLY_BYTES,
+        )
 
     async def submit(self, lease_id: str, *made: Rollout) -> SubmissionReply:
         """Hand in rollouts, whatever they are."""

@@ -4,7 +4,9 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from echo2swarm.identity import load_or_create
 from learner.demo.swarm import LocalSwarm, open_swarm
 from protocols import ticket as ticket_protocol
 from protocols.activation import NodeState
+from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout
@@ -190,22 +193,22 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
             newest = reply.newest_version
             with trio.fail_after(30):
                 await impostor.wait_active(newest)
-                lease = await impostor.lease(newest)
-            group = lease.groups[0]
 
             def rollout(
+                lease: Lease,
                 tokens: list[int] | None = None,
                 logprobs: list[float] | None = None,
                 *,
-                version: int = lease.min_version,
-                sample: int = 0,
+                version: int | None = None,
                 finish: FinishReason = FinishReason.LENGTH,
-                group_id: int = group.group_id,
+                group_id: int | None = None,
             ) -> Rollout:
                 wanted = lease.sampling.max_new_tokens
+                group = lease.groups[0]
+                version = lease.min_version if version is None else version
                 return Rollout(
-                    group_id=group_id,
-                    sample_index=sample,
+                    group_id=group.group_id if group_id is None else group_id,
+                    sample_index=group.samples[0].index,
                     oldest_version=version,
                     newest_version=version,
                     tokens=pack_tokens([4] * wanted if tokens is None else tokens),
@@ -213,21 +216,27 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
                     finish_reason=finish,
                 )
 
-            # Each in a place of its own: what was refused is leased to others at once.
-            expected = {
-                Reason.FROM_THE_FUTURE: rollout(version=10_000, sample=0),
-                Reason.WRONG_SHAPE: rollout(logprobs=[-1.0], sample=1),
-                Reason.NON_FINITE_LOGPROB: rollout(logprobs=[float("nan")] * 6, sample=2),
-                Reason.POSITIVE_LOGPROB: rollout(logprobs=[0.5] * 6, sample=3),
-                Reason.TOKEN_OUT_OF_RANGE: rollout(tokens=[4000] * 6, sample=4),
-                Reason.WRONG_FINISH: rollout(finish=FinishReason.STOP, sample=5),
-                Reason.UNKNOWN_PROMPT: rollout(group_id=10**9, sample=6),
+            expected: dict[Reason, Callable[[Lease], Rollout]] = {
+                Reason.FROM_THE_FUTURE: partial(rollout, version=10_000),
+                Reason.WRONG_SHAPE: partial(rollout, logprobs=[-1.0]),
+                Reason.NON_FINITE_LOGPROB: partial(rollout, logprobs=[float("nan")] * 6),
+                Reason.POSITIVE_LOGPROB: partial(rollout, logprobs=[0.5] * 6),
+                Reason.TOKEN_OUT_OF_RANGE: partial(rollout, tokens=[4000] * 6),
+                Reason.WRONG_FINISH: partial(rollout, finish=FinishReason.STOP),
+                Reason.UNKNOWN_PROMPT: partial(rollout, group_id=10**9),
             }
             got = {}
             for reason, bad in expected.items():
-                answer = await impostor.submit(lease.lease_id, bad)
+                # Each in a lease of its own: a new node is not given much at a time.
+                beat = await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
+                newest = beat.newest_version
+                await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
+                with trio.fail_after(30):
+                    lease = await impostor.lease(newest)
+                answer = await impostor.submit(lease.lease_id, bad(lease))
                 got[reason] = answer.refusal or answer.verdicts[0].refusal
-            unknown = await impostor.submit("no-such-lease", rollout())
+                await impostor.give_back(lease)
+            unknown = await impostor.submit("no-such-lease", rollout(await impostor.lease(newest)))
             await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
             seen = await swarm.wait_status(
                 lambda s: any(n.name == "impostor" and len(n.refusals) >= 7 for n in s.nodes),
