@@ -51,6 +51,7 @@ class Candidate(NamedTuple):
     """What it will sample with."""
     max_completions: int
     broadcast_s: float | None
+    """How long versions usually take to be applied by it."""
     now_s: float
 
 
@@ -167,7 +168,7 @@ class Chooser:
 
     def _is_too_slow(self, node: Candidate, pace: Pace, period_s: float) -> bool:
         """Whether not even one rollout is done in time, and others keep the learner going."""
-        is_outrun = len(self.groups) >= self.rules.groups_per_step or len(self.paces) > 1
+        is_outrun = len(self.groups) >= self.rules.groups_per_step and not self.is_waiting
         return is_outrun and self._needed_s(node, pace) > self._usable_s(period_s)
 
     def _needed_s(self, node: Candidate, pace: Pace) -> float:
@@ -202,7 +203,9 @@ class Chooser:
         elif len(self.groups) < self.rules.groups_per_step + self.is_waiting:
             # The learner will wait for it: late is better than never, within reason.
             seconds = max(seconds, self._worth_waiting_s())
-        return budget.pace.num_within(seconds) - node.num_in_hand
+        # While the learner waits, what may be late is better than nothing.
+        num = budget.pace.num_within(seconds, is_usual_enough=self.is_waiting)
+        return num - node.num_in_hand
 
     @property
     def _is_synchronous(self) -> bool:
@@ -258,7 +261,7 @@ class Chooser:
     def _add_new(self, cart: Cart, node: Candidate, budget: _Budget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
         use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
-        num_left = self._num_to_open(node, use_by)
+        num_left = self._num_to_open(node, use_by, budget)
         if not num_left:
             return None
         room = self._num_in_time(node, use_by, budget)
@@ -280,7 +283,7 @@ class Chooser:
         nothing = [None] * self.rules.group_size
         return self.groups.add(GroupId(prompt.index), prompt.tokens, nothing, version=node.version)
 
-    def _num_to_open(self, node: Candidate, use_by: int) -> int:
+    def _num_to_open(self, node: Candidate, use_by: int, budget: _Budget) -> int:
         """Return how many groups more can be used while results of the node are of use."""
         if not self.rules.is_paced:
             return MAX_GROUPS if use_by >= self.learner.next_step else 0
@@ -292,8 +295,10 @@ class Chooser:
             (use_by - self.learner.next_step + 1) * rules.groups_per_step
             - self.groups.num_up_to(node.version),
         )
-        # What is left is for those without work, before anybody gets more than one lease.
-        return max(0, num_left - (self.supply.num_idle if node.num_in_hand else 0))
+        if node.num_in_hand:
+            # What is left is for those without work, before anybody gets another lease.
+            num_left -= self.supply.num_idle * max(1, budget.limit // rules.group_size)
+        return max(0, num_left)
 
     def _no_time(self, node: Candidate, use_by: int) -> NoWork:
         left_s = max(0.0, self.learner.start_s(use_by, node.now_s) - node.now_s)

@@ -317,7 +317,9 @@ class Dispatcher:
             num_in_hand=num_in_hand,
             version=version,
             max_completions=ask.max_completions,
-            broadcast_s=ask.broadcast_s,
+            broadcast_s=(
+                ask.broadcast_s if ask.usual_broadcast_s is None else ask.usual_broadcast_s
+            ),
             now_s=now_s,
         )
 

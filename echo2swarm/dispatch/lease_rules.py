@@ -68,6 +68,8 @@ class Ask:
     max_completions: int
     broadcast_s: float | None = None
     """How long versions take to be applied by it, few exceptions, where measured."""
+    usual_broadcast_s: float | None = None
+    """The same in the middle; left out, as above."""
 
 
 @dataclass(frozen=True, slots=True)

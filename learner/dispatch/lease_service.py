@@ -95,11 +95,13 @@ class LeaseService:
             applied_version=PolicyVersion(max(request.applied_version, node.applied_version or 0)),
             max_completions=request.max_completions,
             broadcast_s=node.slow_broadcast_s,
+            usual_broadcast_s=node.usual_broadcast_s,
         )
         reply = await self._desk.grant(ask)
-        why = reply.why if isinstance(reply, NoWork) and reply.is_lasting else ""
-        if self._nodes.no_work(peer, why):
-            log.info("node.too_slow" if why else "node.gets_work", peer=short(peer), why=why)
+        if isinstance(reply, Lease):
+            self._nodes.no_work(peer, "")
+        elif reply.is_lasting and self._nodes.no_work(peer, reply.why):
+            log.info("node.too_slow", peer=short(peer), why=reply.why)
         return reply
 
     async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:

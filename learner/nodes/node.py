@@ -3,6 +3,7 @@
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median
 from typing import Final
 
 from echo2swarm.rates import WindowSum
@@ -71,7 +72,13 @@ class Node:
     @property
     def slow_broadcast_s(self) -> float | None:
         """How long versions take to be applied by it, few exceptions."""
-        return max(self.broadcasts_s, default=None)
+        ranked = sorted(self.broadcasts_s)
+        return ranked[int(0.8 * len(ranked))] if ranked else None
+
+    @property
+    def usual_broadcast_s(self) -> float | None:
+        """How long versions usually take to be applied by it."""
+        return median(self.broadcasts_s) if self.broadcasts_s else None
 
     def direct(self, directive: Directive, why: str, now_s: float) -> bool:
         """Tell it what to do from now on; returns whether that is something else."""
