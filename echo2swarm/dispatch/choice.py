@@ -127,6 +127,8 @@ class Chooser:
     def _budget(self, node: Candidate) -> _Budget | NoWork:
         period_s, pace = self.learner.period_s(node.now_s), node.pace
         size, is_auto = self.rules.group_size, self.rules.lease_prompts is None
+        if self.rules.is_paced and (pace is None or pace.is_guess) and node.num_in_hand:
+            return NoWork("its first lease is not finished, so its speed is not known yet")
         if period_s is None or not self.rules.is_paced:
             # Nothing is known of what is late; so long, everybody gets the same.
             return _Budget(size if is_auto else node.max_completions, size, None)
@@ -136,8 +138,6 @@ class Chooser:
                 return NoWork(self._too_slow(node, pace, period_s), is_lasting=True)
             return _Budget(1, 1, None, is_trial=True)
         if pace is None or pace.is_guess:
-            if node.num_in_hand:
-                return NoWork("its first lease is not finished, so its speed is not known yet")
             return _Budget(trial, trial, None)
         portion = self._portion(node, pace, period_s)
         limit = max(portion, self._fair_share(pace, period_s)) if is_auto else node.max_completions
@@ -175,7 +175,8 @@ class Chooser:
         return pace.slow_s(1) + (node.broadcast_s or 0.0)
 
     def _usable_s(self, period_s: float) -> float:
-        return max(1, self.rules.max_staleness) * period_s
+        steps = PATIENCE if self._is_synchronous else self.rules.max_staleness
+        return steps * period_s
 
     def _may_try_again(self, node: Candidate, pace: Pace, period_s: float) -> bool:
         rest_s = max(RETRY_S, RETRY_STEPS * period_s)

@@ -41,9 +41,12 @@ def finish(dispatch: Dispatcher, lease: Lease, *, version: int = 0, now_s: float
         dispatch.accept(record(dispatch, lease), key, accepted(version=version), now_s)
 
 
-def drain(dispatch: Dispatcher, peer: PeerId = ALICE, *, version: int = 0) -> list[Lease]:
-    leases = []
-    while isinstance(lease := dispatch.grant(ask(peer, version=version), 0.0), Lease):
+def drain(dispatch: Dispatcher, *, version: int = 0) -> list[Lease]:
+    """Lease all that there is, to new nodes each time."""
+    leases: list[Lease] = []
+    while isinstance(
+        lease := dispatch.grant(ask(PeerId(f"node-{len(leases)}"), version=version), 0.0), Lease
+    ):
         leases.append(lease)
     return leases
 
@@ -108,9 +111,14 @@ def test_a_node_with_a_version_that_was_never_published_gets_nothing() -> None:
 
 def test_a_node_holds_a_bounded_number_of_leases() -> None:
     dispatch = dispatcher(rules(max_leases_per_node=2, groups_per_step=10))
+    first = dispatch.grant(ask(), 0.0)
+    while_unknown = dispatch.grant(ask(), 0.0)
+    finish(dispatch, granted(first), now_s=1.0)
 
-    assert len(drain(dispatch, ALICE)) == 2
-    assert len(drain(dispatch, BOB)) == 2
+    replies = [dispatch.grant(ask(), 1.0) for _ in range(3)]
+    assert isinstance(while_unknown, NoWork)
+    assert "speed is not known yet" in while_unknown.why
+    assert [isinstance(reply, Lease) for reply in replies] == [True, True, False]
 
 
 def test_a_node_that_takes_fewer_completions_than_a_group_gets_a_part_of_one() -> None:
@@ -189,7 +197,10 @@ def test_a_bad_late_result_does_not_take_the_sample_from_its_new_holder() -> Non
 def test_a_node_gets_back_what_it_failed_on_if_there_is_nothing_else_to_do() -> None:
     dispatch = dispatcher(rules(groups_per_step=1, max_staleness=0))
     lease = granted(dispatch.grant(ask(ALICE), 0.0))
+    good = (GroupId(0), 1)
     dispatch.refuse(record(dispatch, lease), (GroupId(0), 0), 1.0)
+    dispatch.begin_judging(record(dispatch, lease), good)
+    dispatch.accept(record(dispatch, lease), good, accepted(), 1.0)
 
     assert wanted(granted(dispatch.grant(ask(ALICE), 1.0))) == [(0, 0)]
 

@@ -17,7 +17,7 @@ from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import ledger as ledger_module
 from learner.ledger.ledger import Ledger, open_ledger
-from protocols.ids import GroupId, LeaseId, PolicyVersion
+from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from protocols.reasons import Reason
 from tests.echo2swarm.dispatch.samples import ALICE, accepted, ask, prompts, rules
@@ -80,8 +80,8 @@ async def test_prompts_that_were_passed_over_are_named_for_the_next_process(
     dispatch.add_prompts([prompts(1, start=number)[0] for number in (1, 4, 5)])
     dispatch.version_published(PolicyVersion(0), 0.0)
     async with opened(tmp_path) as ledger:
-        for _ in range(3):
-            lease = dispatch.grant(ask(), 0.0)
+        for number in range(3):
+            lease = dispatch.grant(ask(PeerId(f"node-{number}")), 0.0)
             assert isinstance(lease, Lease)
             record = dispatch.leases.get(lease.lease_id)
             assert record is not None

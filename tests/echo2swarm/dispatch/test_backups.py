@@ -1,0 +1,168 @@
+"""What a node is late with is asked of a second one, and taken from whoever is first."""
+
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.group_table import SampleStatus
+from echo2swarm.dispatch.lease_rules import NoWork
+from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState
+from protocols.ids import GroupId, PeerId, PolicyVersion
+from protocols.leases import Lease
+from tests.echo2swarm.dispatch.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+
+CAROL = PeerId("carol")
+
+
+def lease_of(dispatch: Dispatcher, peer: PeerId, now_s: float, *, version: int = 0) -> Lease:
+    reply = dispatch.grant(ask(peer, version=version), now_s)
+    assert isinstance(reply, Lease), reply
+    return reply
+
+
+def record(dispatch: Dispatcher, lease: Lease) -> LeaseRecord:
+    found = dispatch.leases.get(lease.lease_id)
+    assert found is not None
+    return found
+
+
+def take(dispatch: Dispatcher, lease: Lease, now_s: float, *, version: int = 0) -> None:
+    for group_id, index in wanted(lease):
+        key = (GroupId(group_id), index)
+        dispatch.begin_judging(record(dispatch, lease), key)
+        dispatch.accept(record(dispatch, lease), key, accepted(version=version), now_s)
+
+
+def train(dispatch: Dispatcher, now_s: float) -> None:
+    formed = dispatch.form(now_s)
+    assert formed.batch is not None
+    dispatch.take(formed.batch.groups)
+    dispatch.advance(dispatch.next_step + 1, now_s)
+    dispatch.version_published(PolicyVersion(dispatch.next_step), now_s)
+
+
+def at_work() -> tuple[Dispatcher, Lease, float]:
+    """Return a run of one rollout per step and second, and Alice's lease of the last one."""
+    dispatch = Dispatcher(rules(groups_per_step=1, max_staleness=0, group_size=1))
+    dispatch.add_prompts(prompts(100))
+    dispatch.version_published(PolicyVersion(0), 0.0)
+    now_s = 0.0
+    for step in range(6):
+        peer = ALICE if step % 2 else BOB
+        lease = lease_of(dispatch, peer, now_s, version=step)
+        now_s += 1.0
+        take(dispatch, lease, now_s, version=step)
+        train(dispatch, now_s)
+    return dispatch, lease_of(dispatch, ALICE, now_s, version=6), now_s
+
+
+def test_nothing_is_asked_twice_while_its_node_may_be_on_time() -> None:
+    dispatch, _, now_s = at_work()
+    dispatch.form(now_s + 0.5)
+
+    assert isinstance(dispatch.grant(ask(BOB, version=6), now_s + 0.5), NoWork)
+    assert dispatch.num_backups == 0
+
+
+def test_a_late_lease_is_asked_of_another_node_and_the_first_result_is_taken() -> None:
+    dispatch, first, now_s = at_work()
+    late_s = dispatch.next_late_s()
+    assert late_s is not None
+    assert late_s < now_s + 3.0  # its timeout is 10 s
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+
+    assert {g for g, _ in wanted(second)} == {g for g, _ in wanted(first)}
+    assert dispatch.num_backups == len(wanted(second)) == 1
+    take(dispatch, second, now_s + 4.0, version=6)
+    key = (GroupId(wanted(second)[0][0]), wanted(second)[0][1])
+    assert dispatch.status_for(record(dispatch, first), key) is SampleStatus.ANSWERED
+    assert dispatch.status_for(record(dispatch, second), key) is SampleStatus.TAKEN
+
+
+def test_the_late_original_may_still_be_first() -> None:
+    dispatch, first, now_s = at_work()
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    take(dispatch, first, now_s + 3.5, version=6)
+    key = (GroupId(wanted(second)[0][0]), wanted(second)[0][1])
+
+    assert dispatch.status_for(record(dispatch, second), key) is SampleStatus.ANSWERED
+    ended = dispatch.settle(record(dispatch, second), key, now_s + 4.0)
+    assert ended is not None
+    assert ended.state is LeaseState.DONE
+    assert len(dispatch.ready) == 1
+
+
+def test_a_second_copy_of_ones_own_result_is_a_duplicate_not_an_answer_of_others() -> None:
+    dispatch, first, now_s = at_work()
+    key = (GroupId(wanted(first)[0][0]), wanted(first)[0][1])
+    lease = record(dispatch, first)
+    dispatch.begin_judging(lease, key)
+    while_judged = dispatch.status_for(lease, key)
+    dispatch.accept(lease, key, accepted(version=6), now_s + 0.5)
+
+    assert while_judged is SampleStatus.TAKEN
+    assert dispatch.status_for(lease, key) is SampleStatus.TAKEN
+
+
+def test_no_third_node_is_asked() -> None:
+    dispatch, _, now_s = at_work()
+    lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    dispatch.form(now_s + 3.0)
+
+    assert isinstance(dispatch.grant(ask(CAROL, version=6), now_s + 3.5), NoWork)
+
+
+def test_a_backup_takes_over_when_the_original_is_given_back() -> None:
+    dispatch, first, now_s = at_work()
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    dispatch.end_lease(record(dispatch, first), LeaseState.RETURNED, now_s + 3.1)
+
+    assert wanted(second) == wanted(first)
+    assert isinstance(dispatch.grant(ask(CAROL, version=6), now_s + 3.2), NoWork)
+    dispatch.end_lease(record(dispatch, second), LeaseState.RETURNED, now_s + 3.3)
+    assert wanted(lease_of(dispatch, CAROL, now_s + 3.4, version=6)) == wanted(first)
+
+
+def test_a_bounded_share_of_a_step_is_asked_twice() -> None:
+    dispatch = Dispatcher(rules(groups_per_step=20, max_staleness=0, group_size=2))
+    dispatch.add_prompts(prompts(1000))
+    dispatch.version_published(PolicyVersion(0), 0.0)
+    now_s, fast, slow = 0.0, PeerId("fast"), [PeerId(f"slow-{i}") for i in range(20)]
+    for step in range(3):
+        for peer in (fast, *slow):
+            for _ in range(100):
+                reply = dispatch.grant(ask(peer, version=step), now_s)
+                if isinstance(reply, Lease):
+                    take(dispatch, reply, now_s + 0.1, version=step)
+        now_s += 10.0
+        if dispatch.form(now_s).batch is not None:
+            train(dispatch, now_s)
+    version = dispatch.next_step
+    for peer in slow:
+        dispatch.grant(ask(peer, version=version), now_s)
+    late = dispatch.form(now_s + 5.0)
+    assert late.batch is None
+    for _ in range(100):
+        dispatch.grant(ask(fast, version=version), now_s + 5.0)
+
+    assert 0 < dispatch.num_backups <= dispatch.rules.max_backups
+
+
+def test_a_node_that_was_thought_lost_gets_back_what_nobody_else_has() -> None:
+    dispatch, first, now_s = at_work()
+    dispatch.end_lease(record(dispatch, first), LeaseState.NODE_LOST, now_s + 1.0)
+    revived = dispatch.node_is_back(ALICE, "session-1")
+    again = dispatch.grant(ask(BOB, version=6), now_s + 1.1)
+
+    assert [lease.lease_id for lease in revived] == [first.lease_id]
+    assert record(dispatch, first).state is LeaseState.ACTIVE
+    assert isinstance(again, NoWork)
+    assert dispatch.node_is_back(ALICE, "another-session") == []
+
+
+def test_a_node_that_was_thought_lost_keeps_nothing_that_others_were_asked_for() -> None:
+    dispatch, first, now_s = at_work()
+    dispatch.end_lease(record(dispatch, first), LeaseState.NODE_LOST, now_s + 1.0)
+    second = lease_of(dispatch, BOB, now_s + 1.1, version=6)
+    dispatch.node_is_back(ALICE, "session-1")
+    take(dispatch, second, now_s + 1.5, version=6)
+    key = (GroupId(wanted(first)[0][0]), wanted(first)[0][1])
+
+    assert dispatch.status_for(record(dispatch, first), key) is SampleStatus.ANSWERED
