@@ -156,6 +156,9 @@ class Membership:
             self._activator.admit(node)
         elif news != News():
             self._activator.changed()
+        if news != News():
+            # A request for work that is held may be granted now: of its new version, say.
+            self._bell.ring()
 
     def _reply_to(self, node: Node) -> HeartbeatReply:
         now_s = trio.current_time()

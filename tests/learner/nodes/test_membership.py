@@ -119,3 +119,39 @@ async def test_two_processes_under_one_identity_are_both_told_and_the_newer_one_
     assert events.count("node.returned") == 1
     assert [line.warning for line in status.nodes] == [TWIN_WARNING]
     assert len(TWIN_WARNING) <= 200
+
+
+async def test_work_that_is_waited_for_is_granted_the_moment_a_node_has_the_version_for_it(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(max_staleness=0)) as world:
+        (node,) = await join(world, 1)
+        node.applied = 0
+        await node.heartbeat(state=NodeState.ACTIVE)
+        while not world.trainer.batches:
+            await node.heartbeat(state=NodeState.ACTIVE)
+            reply = await node.ask(wait_s=0.5)
+            if reply.lease is not None:
+                await node.submit(reply.lease.lease_id, node.rollouts_of(reply.lease, 0))
+        granted_s: list[float] = []
+
+        async def wait_for_work() -> None:
+            reply = await node.ask(wait_s=15)
+            assert reply.lease is not None
+            granted_s.append(trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_work)
+            while 1 not in world.publisher.versions:
+                await node.heartbeat(state=NodeState.ACTIVE)
+                await trio.sleep(0.1)
+            # The nodes have just been chosen anew, and will not be in the next second.
+            await node.heartbeat(state=NodeState.SYNCING)
+            await node.heartbeat(state=NodeState.ACTIVE)
+            await trio.sleep(0.2)
+            assert not granted_s
+            node.applied = 1
+            await node.heartbeat(state=NodeState.ACTIVE)
+            applied_s = trio.current_time()
+
+    assert granted_s[0] - applied_s < 0.2
