@@ -175,6 +175,7 @@ def predict(cell: Cell, scale: Scale, overhead: Overhead) -> tuple[Forecast, boo
         max_staleness=cell.max_staleness,
         publish_every=cell.publish_every,
         overhead_s=overhead.step_s,
+        pause_s=cell.load_s,
     )
     lease_s = GROUP_SIZE / node_rollouts_per_s(cell, scale)
     delays = Delays(
@@ -261,7 +262,8 @@ def overhead_of(measured: Measured, scale: Scale) -> Overhead:
     ends = [m["train_s"] + m["write_s"] + m["wait_s"] for m in busy]
     return Overhead(
         step_s=max(0.0, median(ends) - scale.train_s),
-        broadcast_s=percentile_95(measured.broadcast_s),
+        broadcast_s=percentile_95(measured.broadcast_s)
+        + median(m["publish_s"] for m in measured.metrics),
         rollout_s=max(0.0, min(measured.lease_s, default=lease_s) - lease_s),
     )
 

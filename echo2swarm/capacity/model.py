@@ -16,6 +16,9 @@ slower of the two. Hence, with x = max(T, R/mu), L = T + B + g + R/mu, D = S - k
     nothing wasted at mu = R/T     iff  S >= kappa + ceil((B + g) / T)                      (2)
     share that is late, if nodes never pause:  E_g[clip((B + g - (S - kappa) T) / (kappa T))]  (4)
 
+Where an engine makes nothing while it loads a version (for p seconds), the supply's pace is
+R/mu + p/kappa, and (1) has p/kappa seconds less to make R rollouts in.
+
 ``docs/capacity.md`` derives them and holds them against a simulation. With kappa = 1, (3) is
 max(x, L / D), and for larger kappa that is a bound, too, but a loose one. (3) counts making R
 rollouts and the last one's own time one after the other. Where it is known for how long a
@@ -57,6 +60,8 @@ class Workload:
     """kappa; at most S + 1."""
     overhead_s: float = 0.0
     """Of the learner's own, per step, between updates: writing weights, checkpoints."""
+    pause_s: float = 0.0
+    """Per published version, for how long a node makes nothing because its engine loads it."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -68,6 +73,7 @@ class Workload:
                 f"train_s must be from {MIN_TRAIN_S:g} to {MAX_SECONDS:g} s, got {self.train_s}"
             )
         _check_seconds("overhead_s", self.overhead_s)
+        _check_seconds("pause_s", self.pause_s)
         if self.publish_every > self.max_staleness + 1:
             raise ValueError(
                 f"publish_every {self.publish_every} with max_staleness {self.max_staleness}: the "
@@ -78,6 +84,11 @@ class Workload:
     def fed_period_s(self) -> float:
         """From one update to the next, if rollouts are always there."""
         return self.train_s + self.overhead_s
+
+    @property
+    def pause_per_step_s(self) -> float:
+        """Of each step, in the long term, for how long a node makes nothing."""
+        return self.pause_s / self.publish_every
 
     @property
     def steps_covered(self) -> int:
@@ -158,7 +169,7 @@ class Forecast:
 def required_rollouts_per_s(workload: Workload, delays: Delays) -> float:
     """Return the supply from which on the learner never waits (1); infinite if it must wait."""
     usable_s = workload.steps_covered * workload.fed_period_s - delays.total_s
-    within_s = min(workload.fed_period_s, usable_s)
+    within_s = min(workload.fed_period_s, usable_s) - workload.pause_per_step_s
     return workload.rollouts_per_step / within_s if within_s > 0 else inf
 
 
@@ -225,7 +236,8 @@ def forecast(workload: Workload, delays: Delays, *, rollouts_per_s: float) -> Fo
             supply_slack=-1.0,
             latency_slack_s=workload.steps_covered * own_s - delays.total_s,
         )
-    pace_s = max(own_s, generation_s)
+    supply_s = generation_s + workload.pause_per_step_s
+    pace_s = max(own_s, supply_s)
     latency_s = own_s + delays.broadcast_s + _batch_s(delays, generation_s)
     serial_s = own_s + delays.total_s + generation_s
     late_s = _late_period_s(workload, latency_s=latency_s, pace_s=pace_s)
@@ -234,9 +246,9 @@ def forecast(workload: Workload, delays: Delays, *, rollouts_per_s: float) -> Fo
         period_s=period_s,
         bound_s=max(pace_s, _late_period_s(workload, latency_s=serial_s, pace_s=pace_s)),
         utilisation=workload.train_s / period_s,
-        idle_share=max(0.0, 1 - generation_s / period_s),
+        idle_share=max(0.0, 1 - supply_s / period_s),
         wasted_share=stale_share(workload, delays),
-        binds=_binds(own_s, generation_s, late_s),
+        binds=_binds(own_s, supply_s, late_s),
         required_rollouts_per_s=required,
         supply_slack=rollouts_per_s / required - 1,
         latency_slack_s=(workload.steps_covered + 1) * pace_s - latency_s,
@@ -297,11 +309,11 @@ def _late_period_s(workload: Workload, *, latency_s: float, pace_s: float) -> fl
     return (latency_s + (num_cycle - num_steps) * pace_s) / num_cycle
 
 
-def _binds(own_s: float, generation_s: float, late_s: float) -> Binds:
-    pace_s = max(own_s, generation_s)
+def _binds(own_s: float, supply_s: float, late_s: float) -> Binds:
+    pace_s = max(own_s, supply_s)
     if late_s > pace_s * (1 + _TINY):
         return Binds.LATENCY
-    return Binds.SUPPLY if generation_s > own_s * (1 + _TINY) else Binds.LEARNER
+    return Binds.SUPPLY if supply_s > own_s * (1 + _TINY) else Binds.LEARNER
 
 
 def _check_count(name: str, value: int, least: int) -> None:

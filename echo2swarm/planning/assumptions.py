@@ -61,6 +61,8 @@ class WeightsTable(Table, frozen=True):
     """B: seconds from publishing to sampling, where links are left out of account."""
     load_s: Seconds = 0.0
     """Seconds for which an engine loads what has arrived; an offer may have its own."""
+    pause_s: Seconds | None = None
+    """Of these, in which it samples nothing; left out, load_s: all of them."""
 
 
 class RolloutTable(Table, frozen=True):

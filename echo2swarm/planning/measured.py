@@ -108,6 +108,7 @@ def _weights(run_dir: Path, status: StatusReply, base: WeightsTable) -> WeightsT
         payload_mb=base.payload_mb if payload_bytes is None else payload_bytes / 1e6,
         broadcast_s=broadcast_s,
         load_s=load_s,
+        pause_s=0.0,  # Nodes were measured as they are, pauses included.
     )
 
 

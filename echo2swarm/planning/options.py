@@ -66,11 +66,12 @@ class Option:
 
 def workload_of(assumptions: Assumptions, *, bound: int, every: int) -> Workload:
     """Return what the learner does."""
-    learner = assumptions.learner
+    learner, weights = assumptions.learner, assumptions.weights
     return Workload(
         rollouts_per_step=learner.prompts_per_step * learner.group_size,
         train_s=learner.train_s,
         overhead_s=learner.overhead_s,
+        pause_s=weights.load_s if weights.pause_s is None else weights.pause_s,
         max_staleness=bound,
         publish_every=every,
     )

@@ -142,13 +142,13 @@ class Need:
     @property
     def max_broadcast_s(self) -> float:
         """From this broadcast time on no supply is enough; negative if none ever is."""
-        load = self.workload
-        return load.steps_covered * load.fed_period_s - self.rollout_s
+        return self.free_broadcast_s + self.workload.fed_period_s - self.workload.pause_per_step_s
 
     @property
     def free_broadcast_s(self) -> float:
         """Up to this broadcast time nothing more is needed than for an instant one."""
-        return self.max_broadcast_s - self.workload.fed_period_s
+        load = self.workload
+        return (load.steps_covered - 1) * load.fed_period_s - self.rollout_s
 
     @property
     def versions_per_hour(self) -> float:

@@ -29,6 +29,8 @@ class Setup:
     joining_s: float = 0.0
     """Machines join one by one within this time."""
     num_steps: int = 240
+    pause_s: float = 0.0
+    """The last part of a broadcast, in which no machine begins anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,8 @@ class _Swarm:
         self.is_training = False
         self.idle = 0
         self.in_flight = 0
+        self.num_pauses = 0
+        """Versions being loaded: meanwhile no machine begins anything."""
         self.arrived: list[tuple[int, int]] = []
         """(version, order of arrival), oldest version first."""
         self.waiting_since_s = 0.0
@@ -92,7 +96,7 @@ class _Swarm:
 
     def lease(self) -> None:
         setup = self.setup
-        while self.idle and self.is_worth_it():
+        while self.idle and not self.num_pauses and self.is_worth_it():
             self.idle -= 1
             self.in_flight += 1
             self.after(setup.work_s(), self.finisher(self.applied))
@@ -141,10 +145,15 @@ class _Swarm:
         self.waiting_since_s = self.now_s
         version = self.num_taken
         if version % self.setup.every == 0:
+            self.after(self.setup.broadcast_s - self.setup.pause_s, self.pause)
             self.after(self.setup.broadcast_s, lambda: self.apply(version))
         self.train_if_fed()
         self.lease()
 
+    def pause(self) -> None:
+        self.num_pauses += 1
+
     def apply(self, version: int) -> None:
+        self.num_pauses -= 1
         self.applied = max(self.applied, version)
         self.lease()

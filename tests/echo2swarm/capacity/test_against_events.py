@@ -38,7 +38,7 @@ def setups(draw: st.DrawFn) -> tuple[Setup, float]:
         num_machines=draw(st.integers(1, 40)),
         num_steps=160,
     )
-    return setup, work_s
+    return replace(setup, pause_s=setup.broadcast_s * draw(st.sampled_from([0, 0, 0.5, 1]))), work_s
 
 
 def described(setup: Setup, work_s: float) -> tuple[Workload, Delays, float]:
@@ -48,6 +48,7 @@ def described(setup: Setup, work_s: float) -> tuple[Workload, Delays, float]:
         train_s=setup.train_s,
         max_staleness=setup.bound,
         publish_every=setup.every,
+        pause_s=setup.pause_s,
     )
     delays = Delays(
         broadcast_s=setup.broadcast_s, rollout_s=work_s + setup.trip_s, occupied_s=work_s
@@ -86,7 +87,7 @@ def test_nobody_starves_and_nothing_is_wasted_once_bound_and_supply_are_enough(
 ) -> None:
     setup, work_s = drawn
     num_machines = ceil(setup.per_step / setup.train_s * work_s * (1 + 1e-9))
-    setup = replace(setup, every=every, bound=every + 20, num_machines=num_machines)
+    setup = replace(setup, every=every, bound=every + 20, num_machines=num_machines, pause_s=0.0)
     workload, delays, supply = described(setup, work_s)
     smallest = min_staleness(workload, delays)
     assume(smallest <= 12)
@@ -202,3 +203,27 @@ def test_the_papers_rule_is_not_enough_when_versions_are_rare(steps: int) -> Non
     assert supply > paper_rollouts_per_s(workload, delays)
 
     assert run(setup).period_s > 1.05 * setup.train_s
+
+
+def test_engines_that_sample_nothing_while_they_load_need_to_be_more() -> None:
+    setup = Setup(
+        per_step=60,
+        train_s=2.0,
+        bound=4,
+        every=1,
+        broadcast_s=1.0,
+        trip_s=0.0,
+        work_s=lambda: 0.1,
+        num_machines=3,
+        pause_s=1.0,
+    )
+    workload, delays, supply = described(setup, 0.1)
+    assert supply == pytest.approx(setup.per_step / setup.train_s)
+    found = forecast(workload, delays, rollouts_per_s=supply)
+    assert run(setup).period_s == pytest.approx(found.period_s, rel=0.04)
+    assert found.period_s == pytest.approx(3.0)
+
+    enough = required_rollouts_per_s(workload, delays)
+    assert enough == pytest.approx(2 * supply)
+    assert run(replace(setup, num_machines=6)).period_s == pytest.approx(2.0, rel=0.02)
+    assert run(replace(setup, num_machines=6, every=2, bound=5)).longest_wait_s == 0
