@@ -32,6 +32,13 @@ def test_the_first_refusal_of_each_reason_is_told_with_its_detail() -> None:
     assert tally.refused == {"stale": 2, "wrong_shape": 1}
 
 
+def test_a_rollout_that_another_node_was_faster_with_is_no_refusal() -> None:
+    tally = Tally()
+
+    assert tally.judged([verdict(Reason.ALREADY_ANSWERED), verdict(None)]) == []
+    assert (tally.num_accepted, tally.num_refused, tally.num_overtaken) == (1, 0, 1)
+
+
 def test_a_whole_submission_counts_with_all_its_rollouts() -> None:
     tally = Tally()
 

@@ -310,6 +310,10 @@ class Accounting(RuleBasedStateMachine):
             self.note(*self.dispatch.end_lease(lease, state, self.now_s)[1])
 
     @rule(peer=st.sampled_from([ALICE, BOB]))
+    def node_is_back(self, peer: PeerId) -> None:
+        self.dispatch.node_is_back(peer, "session-1")
+
+    @rule(peer=st.sampled_from([ALICE, BOB]))
     def node_is_lost(self, peer: PeerId) -> None:
         for lease in self.dispatch.leases.of_peer(peer):
             self.note(*self.dispatch.end_lease(lease, LeaseState.NODE_LOST, self.now_s)[1])

@@ -108,6 +108,7 @@ def test_a_rollout_that_came_too_late_is_stale() -> None:
     [
         (SampleStatus.OPEN, None),
         (SampleStatus.TAKEN, Reason.DUPLICATE),
+        (SampleStatus.ANSWERED, Reason.ALREADY_ANSWERED),
         (SampleStatus.STALE, Reason.STALE),
         (SampleStatus.CLOSED, Reason.LEASE_EXPIRED),
     ],
