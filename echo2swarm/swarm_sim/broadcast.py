@@ -41,7 +41,7 @@ class BroadcastModel:
         if not nodes:
             return []
         if table.fixed_s is not None:
-            return [table.fixed_s] * len(nodes)
+            return [table.fixed_s * (1 - table.spread * self._rng.random()) for _ in nodes]
         last_s = table.overhead * broadcast_bound_s(
             self.payload_bytes,
             source_bytes_per_s=self._source_bytes_per_s,

@@ -33,7 +33,9 @@ class Cell:
     publish_every: int = 1
     """kappa."""
     broadcast_s: float = 0.0
-    """B without what the engine takes to load: from the end of publishing to held by the node."""
+    """B without what the engine takes to load: from the end of publishing to held by all nodes."""
+    broadcast_spread: float = 0.0
+    """How far before the last the first node has it, as a share of that time."""
     load_s: float = 0.0
     """What the engine takes to apply a version."""
     batch_cv: float = 0.0
@@ -70,7 +72,7 @@ def scenario_of(cell: Cell) -> Scenario:
             judge_s=cell.lease_overhead_s / 2,
             heartbeat_s=cell.heartbeat_s,
         ),
-        broadcast=BroadcastTable(fixed_s=cell.broadcast_s),
+        broadcast=BroadcastTable(fixed_s=cell.broadcast_s, spread=cell.broadcast_spread),
         selector=SelectorTable(every_s=5.0),
         nodes=(
             NodesTable(

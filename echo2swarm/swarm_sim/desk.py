@@ -3,6 +3,7 @@
 A question without work to give waits until there is some, as at the live learner.
 """
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ _NOT_WANTED: Final = {
 
 MAX_LOOKED_AT: Final = 16
 """Waiting questions that fail one after the other, before the others have to wait."""
+_WOKEN_AT_ONCE: Final = 64
 _REST_S: Final = 30.0
 """A node that is told it can't be of use is not looked at again before this."""
 _FINEST: Final = 0.02
@@ -54,6 +56,8 @@ class _Question:
     ask_round: int
     version: int
     not_before_s: float = 0.0
+    is_over: bool = False
+    """Answered, or void."""
 
 
 class Desk:
@@ -68,6 +72,7 @@ class Desk:
         prompt_tokens: length of every prompt.
         judge_luck: whether the next rollout of this node is refused by a check of content.
         on_ready: called when a batch might be complete.
+        rng: for the order in which nodes that wait are answered.
     """
 
     def __init__(
@@ -81,6 +86,7 @@ class Desk:
         prompt_tokens: int,
         judge_luck: Callable[[SimNode], bool],
         on_ready: Callable[[], None],
+        rng: random.Random,
     ) -> None:
         self._engine = engine
         self._dispatcher = dispatcher
@@ -89,16 +95,18 @@ class Desk:
         self._measures = measures
         self._judge_luck = judge_luck
         self._on_ready = on_ready
+        self._rng = rng
         self._prompt = b"\0" * (4 * prompt_tokens)
         self._num_prompts = 0
         self._waiting: deque[_Question] = deque()
+        self._of_node: dict[PeerId, list[_Question]] = {}
         self._has_released = False
         self._packed: dict[int, bytes] = {}
 
     @property
     def num_waiting(self) -> int:
         """Questions that wait for work."""
-        return len(self._waiting)
+        return sum(not (question.is_over or self._is_void(question)) for question in self._waiting)
 
     # Told by nodes.
 
@@ -107,6 +115,16 @@ class Desk:
         question = _Question(node, node.session, ask_round, version)
         if not self._try(question):
             self._waiting.append(question)
+            self._of_node.setdefault(node.peer, []).append(question)
+
+    def applied(self, node: SimNode) -> None:
+        """Look again at what was asked: what a node asked before it had this version counts now."""
+        if len(self._waiting) <= _WOKEN_AT_ONCE:
+            self.serve_waiting()
+            return
+        waiting = self._of_node.pop(node.peer, None)
+        if waiting and (left := [q for q in waiting if not (q.is_over or self._try(q))]):
+            self._of_node[node.peer] = left
 
     def given_back(self, node: SimNode, lease_id: str) -> None:
         """Take back a lease."""
@@ -166,23 +184,39 @@ class Desk:
         self.note_drops([self._dispatcher.drop(group, reason) for group in groups])
 
     def serve_waiting(self) -> None:
-        """Look again at the questions that wait, oldest first, while there is work."""
+        """Look again at the questions that wait, while there is work.
+
+        All of them are woken at once, and reach the dispatcher in any order. Where thousands
+        wait, it is the turn of those that waited for longest.
+        """
         failed: list[_Question] = []
         now_s = self._engine.now_s
         is_late = (self._dispatcher.next_late_s() or inf) <= now_s
-        for _ in range(len(self._waiting)):
-            if not (self._has_released or is_late or self._has_room):
+        woken: list[_Question] = []
+        while len(failed) < MAX_LOOKED_AT and (self._has_released or is_late or self._has_room):
+            if not woken:
+                woken = self._wake()
+            if not woken:
                 break
-            question = self._waiting.popleft()
+            question = woken.pop()
             if question.not_before_s > now_s or not self._try(question):
                 failed.append(question)
-                if len(failed) >= MAX_LOOKED_AT:
-                    break
+        self._waiting.extendleft(woken)
         if len(failed) < MAX_LOOKED_AT:
-            self._waiting.extendleft(reversed(failed))
+            self._waiting.extendleft(failed)
         else:
             self._waiting.extend(failed)  # the others are next
         self._has_released = False
+
+    def _wake(self) -> list[_Question]:
+        """Return some that wait, in any order."""
+        woken: list[_Question] = []
+        while self._waiting and len(woken) < _WOKEN_AT_ONCE:
+            question = self._waiting.popleft()
+            if not question.is_over:
+                woken.append(question)
+        self._rng.shuffle(woken)
+        return woken
 
     # Inside.
 
@@ -192,16 +226,22 @@ class Desk:
         return self._dispatcher.num_outstanding < rules.max_groups_outstanding
 
     def _try(self, question: _Question) -> bool:
-        """Return whether a question needs to wait no longer: answered, or void."""
+        """Return whether a question needs to wait no longer."""
+        question.is_over = self._is_void(question) or self._give(question)
+        return question.is_over
+
+    def _is_void(self, question: _Question) -> bool:
         node = question.node
-        member = self._members.get(node.peer)
-        if (
+        return (
             question.session != node.session
             or question.ask_round != node.ask_round
-            or member is None
-            or not member.is_present
-        ):
-            return True
+            or not self._members[node.peer].is_present
+        )
+
+    def _give(self, question: _Question) -> bool:
+        """Lease work to who asked, if there is any."""
+        node = question.node
+        member = self._members[node.peer]
         if not member.is_active:
             return False
         self._draw_prompts()

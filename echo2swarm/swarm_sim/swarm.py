@@ -79,6 +79,7 @@ class _Swarm:
                 node.kind.refused_share > 0 and refusal_rng.random() < node.kind.refused_share
             ),
             on_ready=self._look,
+            rng=luck("order"),
         )
         self._broadcast = BroadcastModel(
             scenario.broadcast,
@@ -175,6 +176,7 @@ class _Swarm:
             self._measures.broadcast_s.add(now_s - published_at_s, now_s)
             self._accounts.broadcasts_s.append(now_s - published_at_s)
             member.broadcasts_s.append(now_s - published_at_s)
+        self._desk.applied(node)
         if is_first:
             self._activation.news()
 

@@ -102,7 +102,7 @@ class BroadcastTable(Table, frozen=True):
     spread: Share = 0.15
     """How far before the last the first node has it, as a share of that time."""
     fixed_s: NonNegative | None = None
-    """If set, links and sizes do not matter: every node has a version after so many seconds."""
+    """If set, links and sizes do not matter: the last node has a version after so many seconds."""
     to_standby: bool = True
     """Whether nodes on standby fetch versions too, as live nodes do."""
 

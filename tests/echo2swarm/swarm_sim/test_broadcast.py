@@ -55,11 +55,18 @@ def test_nobody_has_it_sooner_than_its_own_line_lets_it(
 
 
 def test_a_fixed_time_does_without_links() -> None:
-    found = model(fixed_s=7.0)
+    found = model(fixed_s=7.0, spread=0.0)
 
     assert found.to_all_s(nodes((0.0, 1.0), (9.0, 9.0))) == [7.0, 7.0]
     assert found.payload_bytes == 0
     assert found.expected_s is None
+
+
+def test_a_fixed_time_is_that_of_the_last_node() -> None:
+    times_s = model(fixed_s=10.0, spread=0.5).to_all_s(nodes(*[(1.0, 1.0)] * 200))
+
+    assert 5.0 <= min(times_s) < 5.5
+    assert 9.5 < max(times_s) <= 10.0
 
 
 def test_a_node_that_joins_fetches_all_of_it() -> None:
