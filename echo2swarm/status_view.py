@@ -28,7 +28,7 @@ from echo2swarm.humane import (
     rod,
 )
 from echo2swarm.status_outlook import forecast_text, outlook_facts
-from protocols.activation import NodeState
+from protocols.activation import Directive, NodeState
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Reachability, ReasonCount, StatusReply
 
@@ -42,6 +42,7 @@ _STATE_STYLES: Final = {NodeState.ACTIVE: "green", NodeState.LEFT: "dim", NodeSt
 _MAX_STALENESS_SHOWN: Final = 8
 _MIN_REFUSAL_CHARS: Final = 8
 _MAX_WARNINGS_SHOWN: Final = 3
+_MAX_STANDING_BY_SHOWN: Final = 4
 
 
 def status_view(
@@ -154,10 +155,28 @@ def _facts(
         name = printable(node.name, max_chars=14) or "node"
         text = f"{name} {short(PeerId(node.peer_id))}: {printable(node.warning)}"
         facts.append(("warning", Text(text, style="bold red")))
+    facts += _standing_by(status)
     if age_s > 5:
         facts.append(("age", Text(f"this is {format_seconds(age_s)} old", style="bold yellow")))
     if status.advice:
         facts.append(("advice", Text(printable(status.advice, max_chars=400), style="bold")))
+    return facts
+
+
+def _standing_by(status: StatusReply) -> list[tuple[str, RenderableType]]:
+    """Return why nodes that could work don't."""
+    resting = [
+        node
+        for node in sort_nodes(status.nodes)
+        if node.is_connected and node.directive == Directive.STANDBY and node.why
+    ]
+    facts: list[tuple[str, RenderableType]] = []
+    for node in resting[:_MAX_STANDING_BY_SHOWN]:
+        name = printable(node.name, max_chars=14) or short(PeerId(node.peer_id))
+        why = printable(node.why.removeprefix("standby: "), max_chars=200)
+        facts.append(("standby", f"{name}: {why}"))
+    if len(resting) > _MAX_STANDING_BY_SHOWN:
+        facts.append(("", f"and {len(resting) - _MAX_STANDING_BY_SHOWN} more stand by"))
     return facts
 
 
@@ -267,6 +286,14 @@ def _link_cell(node: NodeStatus, _newest_version: int) -> Text:
     return Text(f"{up} / {down}")
 
 
+def _speed_cell(node: NodeStatus, _newest_version: int) -> Text:
+    """Return rollouts per second while it has work; what rests on its own trial is marked."""
+    if node.speed_rollouts_per_s is None:
+        return Text(MISSING)
+    rate = format_rate(node.speed_rollouts_per_s)
+    return Text(f"~{rate}", style="dim") if node.is_speed_prior else Text(rate)
+
+
 def _peers_cell(node: NodeStatus, _newest_version: int) -> Text:
     if node.reachability is Reachability.NO:
         return Text(f"{node.num_neighbours} out", style="yellow")
@@ -321,6 +348,7 @@ _COLUMNS: Final = (
         "right",
         from_width=WIDE_COLUMNS,
     ),
+    _Column("speed", _speed_cell, "right", from_width=VERY_WIDE_COLUMNS),
     _Column("Mbit/s", _link_cell, "right", from_width=VERY_WIDE_COLUMNS),
     _Column("peers", _peers_cell, "right", from_width=VERY_WIDE_COLUMNS),
 )

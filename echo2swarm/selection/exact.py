@@ -32,6 +32,9 @@ from echo2swarm.selection.programs import (
 
 MAX_BOXES: Final = 400
 SMALL: Final = 300
+_FEW_FACTORS: Final = (0.8, 1.25)
+_MANY_FACTORS: Final = (0.25, 0.5, 0.7, 0.85, 0.95, 1.05, 1.18, 1.4, 2.0)
+"""Of the variance of a good set: the narrower the boxes near it, the better are their bounds."""
 _GAP: Final = 1e-6
 """Relative; a set that is cheaper by less is not looked for."""
 _LARGE_GAP: Final = 2e-4
@@ -98,15 +101,22 @@ class _Search:
 
     def push(self, box: _Box, *, least: float = 0.0) -> None:
         """Enter a box, if it may have something cheaper; nothing in it costs under ``least``."""
-        bound = max(least, least_cost(self.market, box.fast_s, box.slow_s))
+        simple = least_cost(self.market, box.fast_s, box.slow_s, low_var=box.low_var)
+        bound = max(least, simple)
         if bound < self.cutoff:
             self._enter(bound, _Node(box))
 
     def relax(self, node: _Node, least: float) -> None:
         """Enter a box again, with a better bound."""
         program = _program(self.market, node.box)
-        relaxed = None if program is None else solve_relaxed(program)
-        if program is None or relaxed is None:
+        if program is None:
+            return
+        try:
+            relaxed = solve_relaxed(program, limit_s=max(0.05, self.left_s()))
+        except TimeoutError:
+            self.give_up(least)
+            return
+        if relaxed is None:
             return
         self.consider(mend(self.market, relaxed.x, node.box.slow_s))
         if (bound := max(least, relaxed.cost)) < self.cutoff:
@@ -115,6 +125,16 @@ class _Search:
     def _enter(self, bound: float, node: _Node) -> None:
         heapq.heappush(self.queue, (bound, self.num_pushed, node))
         self.num_pushed += 1
+
+    def divide(self, box: _Box, x: Floats, bound: float) -> bool:
+        """Divide a box whose relaxation is far from what is needed; returns whether it is."""
+        needed = self.market.need.needed_rollouts_per_s(self.market.broadcast_s(x))
+        if self.market.assured(x) >= needed * (1 - self.rel_gap):
+            return False
+        parts = _divide(self.market, box, x)
+        for part in parts:
+            self.push(part, least=bound)
+        return bool(parts)
 
     def give_up(self, bound: float) -> None:
         self.is_complete = False
@@ -134,7 +154,14 @@ def exact(
     """
     search = _Search(market, left_s, _GAP if market.size <= SMALL else _LARGE_GAP)
     search.consider(start)
-    for box in _boxes(market, search.best):
+    boxes = _boxes(market, search.best)
+    if search.best is not None and market.size > SMALL:
+        # A better set soon is worth more than the best order.
+        home = [box for box in boxes if _is_in(market, search.best, box)]
+        for box in home[:1]:
+            search.relax(_Node(box), 0.0)
+            boxes.remove(box)
+    for box in boxes:
         search.push(box)
     while search.queue:
         bound, _, node = heapq.heappop(search.queue)
@@ -146,6 +173,8 @@ def exact(
             break
         if node.program is None or node.relaxed is None:
             search.relax(node, bound)
+            continue
+        if market.size > SMALL and search.divide(node.box, node.relaxed.x, bound):
             continue
         search.num_solved += 1
         solved = solve_core(
@@ -184,11 +213,20 @@ def _boxes(market: Market, start: Floats | None = None) -> list[_Box]:
         return []
     most_var = float(market.var @ market.upper)
     var = 0.0 if start is None else float(market.var @ start)
-    edges = [0.0, *(v for v in (var * 0.8, var * 1.25) if 0 < v < most_var), most_var]
+    factors = _FEW_FACTORS if market.size <= SMALL else _MANY_FACTORS
+    edges = [0.0, *(var * f for f in factors if 0 < var * f < most_var), most_var]
     ranges = list(pairwise(edges)) if market.need.z > 0 and most_var > 0 else [(0.0, most_var)]
     times_s = broadcast_times_s(market)
     spans = [(t, t) for t in times_s] if market.links is None else pairwise([0.0, *times_s])
     return [_Box(*span, *var_range) for span in spans for var_range in ranges]
+
+
+def _is_in(market: Market, x: Floats, box: _Box) -> bool:
+    """Whether a box has ``x`` among its sets."""
+    return (
+        box.fast_s <= market.broadcast_s(x) <= box.slow_s
+        and box.low_var <= float(market.var @ x) <= box.high_var
+    )
 
 
 def _divide(market: Market, box: _Box, x: Floats) -> list[_Box]:
@@ -240,8 +278,6 @@ def _program(market: Market, box: _Box) -> Program | None:
         upper = np.where(links.is_in_time(box.slow_s), upper, 0.0)
         burden = np.where(upper > 0, links.burden(box.slow_s), 0.0)
         rows.at_most(burden, links.source_bytes_per_s)
-    if np.any(market.lower > upper):
-        return None
     # The chord of the root between the ends of the range: below it, and equal at both.
     low, high = sqrt(box.low_var), sqrt(box.high_var)
     slope = 1 / (low + high) if high > 0 else 0.0
@@ -254,4 +290,4 @@ def _program(market: Market, box: _Box) -> Program | None:
         rows.at_most(np.ones(market.size), float(market.limits.max_nodes))
     if market.limits.max_usd_per_hour is not None:
         rows.at_most(market.running, market.limits.max_usd_per_hour)
-    return Program(cost=market.cost, lower=market.lower, upper=upper, rows=rows)
+    return Program(cost=market.cost, lower=np.zeros(market.size), upper=upper, rows=rows)

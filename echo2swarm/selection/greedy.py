@@ -20,7 +20,7 @@ _SHORT_LADDER: Final = (0.0, 0.1, 0.5, 2.0, 10.0, 100.0)
 _MAX_DROPS: Final = 50
 _MAX_FRACTIONS: Final = 4
 _ROUNDING: Final = 1e-6
-_GROWTHS: Final = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 6.0)
+_GROWTHS: Final = (1.0, 1.01, 1.025, 1.05, 1.1, 1.25, 1.6, 2.5, 6.0)
 """How much more than for an instant broadcast is asked for, at each of the B that are tried."""
 
 
@@ -42,8 +42,6 @@ def mend(market: Market, x: Floats, broadcast_s: float) -> Floats | None:
     None if none was found.
     """
     tools = _tools_at(market, broadcast_s)
-    if tools is None:
-        return None
     base = np.floor(np.minimum(x, tools.upper) + _ROUNDING)
     fractions = np.flatnonzero(x - base > _ROUNDING)[:_MAX_FRACTIONS]
     best, best_cost = None, inf
@@ -93,23 +91,21 @@ class _Tools:
         return np.asarray(burden <= self.burden_limit * (1 + 1e-9))
 
 
-def _tools_at(market: Market, broadcast_s: float) -> _Tools | None:
+def _tools_at(market: Market, broadcast_s: float) -> _Tools:
     links = market.links
     upper, burden, limit = market.upper, np.zeros(market.size), inf
     if links is not None:
         upper = np.where(links.is_in_time(broadcast_s), upper, 0.0)
         burden, limit = links.burden(broadcast_s), links.source_bytes_per_s
-    if np.any(market.lower > upper):
-        return None
     needed = market.need.needed_rollouts_per_s(broadcast_s)
     return _Tools(market, upper, burden, limit, needed * (1 - TOLERANCE / 2))
 
 
 def _cheapest_at(market: Market, broadcast_s: float, *, below: float) -> Floats | None:
     """Return the best for one B, if it costs less than ``below``."""
-    tools = _tools_at(market, broadcast_s)
-    if tools is None or least_cost(market, broadcast_s, broadcast_s) >= below:
+    if least_cost(market, broadcast_s, broadcast_s) >= below:
         return None
+    tools = _tools_at(market, broadcast_s)
     found = _fill(tools, market.cost, 0.0)
     if found is None:
         return None  # All together are not enough.
@@ -152,26 +148,29 @@ def _prices(tools: _Tools, unpriced: Floats) -> Iterator[Floats]:
                 break  # A higher price would only make it dearer.
 
 
-def least_cost(market: Market, fast_s: float, slow_s: float) -> float:
-    """Return a lower bound of what a set costs whose B is between these; infinite if none does.
+def least_cost(market: Market, fast_s: float, slow_s: float, *, low_var: float = 0.0) -> float:
+    """Return a lower bound of what a set costs; infinite if there is none.
 
-    As if fractions could be had, nothing spread, and only the slowest links counted.
+    As if fractions could be had, and each link counted by itself.
+
+    Args:
+        market: what there is.
+        fast_s: its B is not less,
+        slow_s: and not more.
+        low_var: the variance of its supply is not less.
     """
     upper = market.upper
     if market.links is not None:
         upper = np.where(market.links.is_in_time(slow_s), upper, 0.0)
-    target = market.need.needed_rollouts_per_s(fast_s) * (1 - TOLERANCE)
-    cost, supply = float(market.cost @ market.lower), float(market.mu @ market.lower)
-    if supply >= target:
-        return cost
-    room = upper - market.lower
-    kinds = np.flatnonzero((room > 0) & (market.mu > 0))
+    needed = market.need.needed_rollouts_per_s(fast_s) * (1 - TOLERANCE)
+    target = needed + market.need.z * sqrt(low_var)
+    kinds = np.flatnonzero((upper > 0) & (market.mu > 0))
     kinds = kinds[np.argsort(market.cost[kinds] / market.mu[kinds], kind="stable")]
-    supplies = supply + np.cumsum(room[kinds] * market.mu[kinds])
+    supplies = np.cumsum(upper[kinds] * market.mu[kinds])
     if not len(kinds) or supplies[-1] < target:
         return inf
     last = int(np.searchsorted(supplies, target))
-    costs = cost + np.cumsum(room[kinds] * market.cost[kinds])
+    costs = np.cumsum(upper[kinds] * market.cost[kinds])
     excess = float(supplies[last]) - target
     return float(costs[last]) - excess * float(market.cost[kinds[last]] / market.mu[kinds[last]])
 
@@ -188,7 +187,7 @@ def _fill(
         base: those to begin with.
     """
     market = tools.market
-    x = np.maximum(market.lower, base) if base is not None else market.lower.copy()
+    x = np.zeros(market.size) if base is None else base.copy()
     worth = market.mu
     if deviation > 0:
         worth = market.mu - market.need.z / 2 * market.var / deviation
@@ -233,14 +232,14 @@ def _drop_superfluous(tools: _Tools, x: Floats, price: Floats) -> None:
     market = tools.market
     supply, var, burden = float(market.mu @ x), float(market.var @ x), float(tools.burden @ x)
     for _ in range(_MAX_DROPS):
-        may_go = (x > market.lower) & (price > 0)
+        may_go = (x > 0) & (price > 0)
         may_go &= tools.is_met(supply - market.mu, var - market.var)
         may_go &= burden - tools.burden <= max(tools.burden_limit, burden)
         kinds = np.flatnonzero(may_go)
         if not len(kinds):
             return
         kind = int(kinds[np.argmax(price[kinds])])
-        numbers = np.arange(int(x[kind] - market.lower[kind]), 0, -1)
+        numbers = np.arange(int(x[kind]), 0, -1)
         left = tools.is_met(supply - numbers * market.mu[kind], var - numbers * market.var[kind])
         left &= burden - numbers * tools.burden[kind] <= max(tools.burden_limit, burden)
         dropped = int(numbers[int(np.argmax(left))]) if left.any() else 1

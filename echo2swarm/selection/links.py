@@ -22,6 +22,8 @@ from echo2swarm.selection.offers import BROADCAST_SLACK, Need, Offer
 
 Floats = NDArray[np.float64]
 _MAX_NEWTON: Final = 60
+_PRESENT: Final = 1e-6
+"""Of a relaxed program's fractions, what is more than a rounding error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +67,7 @@ class LinkModel:
 
     def broadcast_s(self, x: Floats) -> float:
         """Return the least time in which all of ``x`` can have the weights."""
-        taken = x > 0.5
+        taken = x > _PRESENT
         if not taken.any():
             return 0.0
         count, load_s, up = x[taken], self.load_s[taken], self.up[taken]

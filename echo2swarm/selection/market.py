@@ -52,7 +52,6 @@ class Market:
     """Rollouts per second."""
     var: Floats
     """Of that."""
-    lower: Floats
     upper: Floats
     links: LinkModel | None
     """None if broadcast does not depend on who is chosen."""
@@ -83,7 +82,7 @@ class Market:
             x.sum() <= most_nodes + 0.5
             and self.running @ x <= budget * (1 + TOLERANCE) + 1e-9
             and np.all(x <= self.upper + 0.5)
-            and np.all(x >= self.lower - 0.5)
+            and np.all(x >= -0.5)
         )
 
     def suffices(self, x: Floats) -> bool:
@@ -131,7 +130,7 @@ def market_of(
         need: what is needed.
         limits: what the owner allows.
         discount: on the price of those that work.
-        is_dwelling: whether those that were just switched are left alone.
+        is_dwelling: whether those that stopped a moment ago are left alone.
     """
     grouped: dict[tuple[Any, ...], list[Offer]] = {}
     for offer in sorted(offers, key=lambda offer: offer.key):
@@ -147,11 +146,10 @@ def market_of(
             offer.egress_usd_per_gb,
         )
         if offer.num_active:
-            may_stop = offer.may_stop or not is_dwelling
-            grouped.setdefault((True, may_stop, *alike), []).append(offer)
+            grouped.setdefault((True, *alike), []).append(offer)
         may_start = offer.may_start or not is_dwelling
         if offer.num_active < offer.count and may_start:
-            grouped.setdefault((False, True, *alike), []).append(offer)
+            grouped.setdefault((False, *alike), []).append(offer)
     kinds = [members[0] for members in grouped.values()]
     is_active = np.array([key[0] for key in grouped], dtype=bool)
     upper = np.array(
@@ -174,7 +172,6 @@ def market_of(
         running=running,
         mu=np.array([o.rollouts_per_s or 0.0 for o in kinds], dtype=float),
         var=np.array([o.rollouts_per_s_std**2 for o in kinds], dtype=float),
-        lower=np.where(np.array([not key[1] for key in grouped], dtype=bool), upper, 0.0),
         upper=upper,
         links=LinkModel.of(kinds, need),
     )

@@ -75,8 +75,12 @@ class Solved:
     """Whether ``x`` is the best there is, or there is none."""
 
 
-def solve_relaxed(program: Program) -> Relaxed | None:
-    """Return the optimum over fractions; None if there is no solution."""
+def solve_relaxed(program: Program, *, limit_s: float = inf) -> Relaxed | None:
+    """Return the optimum over fractions; None if there is no solution.
+
+    Raises:
+        TimeoutError: it was not found within ``limit_s``.
+    """
     from scipy.optimize import linprog  # noqa: PLC0415 - takes half a second
 
     if not program.rows.size:
@@ -87,7 +91,10 @@ def solve_relaxed(program: Program) -> Relaxed | None:
         b_ub=program.rows.limits,
         bounds=np.column_stack([program.lower, program.upper]),
         method="highs",
+        options={"time_limit": limit_s} if limit_s < inf else {},
     )
+    if result.status == 1:
+        raise TimeoutError(f"no solution within {limit_s:g} s")
     if result.status != 0:
         return None
     return Relaxed(

@@ -17,7 +17,15 @@ from echo2swarm.selection.greedy import greedy
 from echo2swarm.selection.hysteresis import is_in_band, is_near
 from echo2swarm.selection.links import alone_s
 from echo2swarm.selection.market import ACTIVE_DISCOUNT, Floats, Market, fill_links, market_of
-from echo2swarm.selection.offers import Choice, Limits, Need, Offer, Selection, Shortfall
+from echo2swarm.selection.offers import (
+    Choice,
+    Limits,
+    Need,
+    Offer,
+    Selection,
+    Shortfall,
+    running_usd_per_hour,
+)
 from echo2swarm.selection.shortfall import allowed, shortfall_of
 from echo2swarm.selection.supply import most_supply
 from echo2swarm.selection.trials import all_that_may, try_unknown
@@ -67,7 +75,7 @@ def select(
     market = market_of(sorted_out.usable, need, limits)
     undwelling = market_of(sorted_out.usable, need, limits, is_dwelling=False)
     for each in (market, undwelling):
-        # What must stay or rest goes after what is needed, and after the owner's limits.
+        # That somebody stopped only a moment ago goes after what is needed.
         if (chosen := _choose(each, sorted_out.usable, effort, left_s)) is not None:
             return _answer(sorted_out, each, chosen, None)
     everybody = market_of([*sorted_out.usable, *sorted_out.late], need, limits, is_dwelling=False)
@@ -150,10 +158,13 @@ def _answer(
 ) -> Selection:
     need, limits, x = market.need, market.limits, chosen.x
     broadcast_s = market.broadcast_s(x)
+    counts = market.counts(x)
+    held = _held(sorted_out.usable, counts, need, limits)
     facts = _Facts(
-        counts=market.counts(x),
-        num_nodes=round(float(x.sum())),
-        usd_per_hour=float(market.running @ x),
+        counts=counts,
+        held=held,
+        num_nodes=round(float(x.sum())) + sum(held.values()),
+        usd_per_hour=float(market.running @ x) + _usd_per_hour(sorted_out.usable, held, need),
         supplied=float(market.mu @ x),
         needed=need.needed_rollouts_per_s(broadcast_s),
         is_enough=lacking is None,
@@ -165,7 +176,7 @@ def _answer(
         number = facts.counts.get(offer.key, 0)
         choices[offer.key] = Choice(number, _why(offer, facts, limits) if number else why)
     for offer in sorted_out.usable:
-        number = facts.counts.get(offer.key, 0)
+        number = facts.counts.get(offer.key, 0) + held.get(offer.key, 0)
         choices[offer.key] = Choice(number, _why(offer, facts, limits))
     tried_usd = try_unknown(
         [*sorted_out.unknown, *_promising(sorted_out.usable, facts)],
@@ -196,12 +207,44 @@ class _Facts:
     """What was chosen, in numbers."""
 
     counts: dict[str, int]
+    held: dict[str, int]
+    """Those that work on only because they began a moment ago."""
     num_nodes: int
     usd_per_hour: float
     supplied: float
     needed: float
     is_enough: bool
     is_kept: bool
+
+
+def _held(
+    offers: Sequence[Offer], counts: dict[str, int], need: Need, limits: Limits
+) -> dict[str, int]:
+    """Return those that weren't chosen, but began only a moment ago; nobody gives way to them.
+
+    Nor does a limit: those for which there is no room stop at once, the dearest first.
+    """
+    held: dict[str, int] = {}
+    num_nodes = sum(counts.values())
+    usd_per_hour = _usd_per_hour(offers, counts, need)
+    most_nodes = inf if limits.max_nodes is None else limits.max_nodes
+    budget = inf if limits.max_usd_per_hour is None else limits.max_usd_per_hour
+    for offer in sorted(offers, key=lambda o: (o.usd_per_hour, o.key)):
+        if offer.may_stop:
+            continue
+        price = running_usd_per_hour(offer, need)
+        for _ in range(offer.num_active - counts.get(offer.key, 0)):
+            if num_nodes + 1 <= most_nodes and usd_per_hour + price <= budget:
+                held[offer.key] = held.get(offer.key, 0) + 1
+                num_nodes += 1
+                usd_per_hour += price
+    return held
+
+
+def _usd_per_hour(offers: Sequence[Offer], counts: dict[str, int], need: Need) -> float:
+    if not counts:
+        return 0.0
+    return sum(counts.get(o.key, 0) * running_usd_per_hour(o, need) for o in offers)
 
 
 def _promising(offers: Sequence[Offer], facts: _Facts) -> list[Offer]:
@@ -215,6 +258,7 @@ def _promising(offers: Sequence[Offer], facts: _Facts) -> list[Offer]:
         for offer in offers
         if not offer.is_measured
         and offer.key not in facts.counts
+        and offer.key not in facts.held
         and _usd_per_rollout(offer) < dearest * ACTIVE_DISCOUNT
     ]
 
@@ -228,11 +272,10 @@ def _why(offer: Offer, facts: _Facts, limits: Limits) -> str:
     if offer.key in facts.counts:
         if facts.is_kept:
             return words.KEPT
-        if not facts.is_enough:
-            return words.ALL
-        return words.chosen(offer, facts.needed) if offer.may_stop else words.STAYS
+        return words.chosen(offer, facts.needed) if facts.is_enough else words.ALL
+    if offer.key in facts.held:
+        return words.STAYS
     if not facts.is_enough:
         return words.over_limit(offer, facts.num_nodes, facts.usd_per_hour, limits)
-    if not offer.may_start and not offer.is_active:
-        return words.RESTS
-    return words.not_needed(offer, facts.supplied, facts.needed)
+    rests = not offer.may_start and not offer.is_active
+    return words.RESTS if rests else words.not_needed(offer, facts.supplied, facts.needed)

@@ -30,6 +30,8 @@ SELECT_EVERY_S: Final = 5.0
 MIN_GAP_S: Final = 1.0
 """Between two choices: what happens within is answered at once."""
 SOLVE_S: Final = 2.0
+GIVE_UP_S: Final = 10.0
+"""The solver keeps to its time, as a rule."""
 MANY: Final = 200
 """From so many nodes on, a good choice is made first, and then the best is sought."""
 MAX_DROPPED: Final = 2
@@ -62,7 +64,7 @@ class Activator:
         self._limits = limits_of(selector)
         self._bell = bell
         self._wanted = trio.Event()
-        self._limiter = trio.CapacityLimiter(1)
+        self._limiter = trio.CapacityLimiter(2)
         self._selection: Selection | None = None
         self._said_at_s: dict[PeerId, float] = {}
         self._last_told: tuple[object, ...] = ()
@@ -156,10 +158,15 @@ class Activator:
             effort=effort,
             left_s=lambda: ends_s - time.monotonic(),
         )
-        # It is pure and ends by itself: nobody needs to wait for it when the run is over.
-        selection = await trio.to_thread.run_sync(
-            work, limiter=self._limiter, abandon_on_cancel=True
-        )
+        selection = None
+        # It is pure and ends by itself: nobody needs to wait for it, least of all at the end.
+        with trio.move_on_after(GIVE_UP_S):
+            selection = await trio.to_thread.run_sync(
+                work, limiter=self._limiter, abandon_on_cancel=True
+            )
+        if selection is None:
+            log.warning("selection.late", after_s=GIVE_UP_S, next="making do with a good one")
+            selection = select(offers, need, self._limits, effort=Effort.GREEDY)
         if self._nodes.epoch != epoch and not is_final:
             log.debug("selection.dropped", why="somebody came or went meanwhile")
             return False

@@ -18,6 +18,8 @@ from protocols.activation import Directive, NodeState
 
 MAX_PRIOR: Final = 2.0
 """No claim counts for more than this times the median of them."""
+TRIAL_S: Final = 10.0
+"""A node that stands by is given so long to time its engine, before it is tried."""
 
 
 def limits_of(table: SelectorTable) -> Limits:
@@ -118,7 +120,8 @@ def _offer(
         may_start=is_active or may_switch,
         may_stop=may_switch,
         is_measured=speed is not None and speed.is_sure,
-        is_ready=node.applied_version is not None,
+        is_ready=node.ready_at_s is not None
+        and (speed is not None or now_s >= node.ready_at_s + TRIAL_S),
     )
 
 

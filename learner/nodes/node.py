@@ -45,6 +45,8 @@ class Node:
     is_starting: bool = False
     """Whether it was activated, and nothing of it was accepted since."""
     applied_version: int | None = None
+    ready_at_s: float | None = None
+    """Since when it has been able to sample."""
     held_version: int | None = None
     broadcast_s: float | None = None
     """From publish to applied, the last time."""

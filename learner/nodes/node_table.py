@@ -114,6 +114,10 @@ class NodeTable:
         node.session_id, node.advert, node.state = beat.session_id, advert, beat.state
         node.heard_at_s = now_s
         node.applied_version, node.held_version = beat.applied_version, beat.held_version
+        if beat.applied_version is None:
+            node.ready_at_s = None
+        elif node.ready_at_s is None:
+            node.ready_at_s = now_s
         node.num_engine_restarts = beat.num_engine_restarts
         node.payload_bytes_sent = beat.payload_bytes_sent
         node.payload_bytes_received = beat.payload_bytes_received

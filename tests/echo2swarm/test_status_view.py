@@ -50,10 +50,33 @@ def test_plain_text_at_80_columns() -> None:
 def test_a_very_wide_screen_shows_the_links_and_who_cannot_be_dialled() -> None:
     lines = shown(STATUS, width=160, plain=True)
 
-    assert lines[-3].split()[-2:] == ["Mbit/s", "peers"]
-    assert lines[-2].endswith("3.22 GB 24.0 / 100     12")
-    assert lines[-1].endswith("3.22 GB 24.0 / 100 12 out")
+    assert lines[-3].split()[-3:] == ["speed", "Mbit/s", "peers"]
+    assert lines[-2].endswith("3.22 GB     - 24.0 / 100     12")
+    assert lines[-1].endswith("3.22 GB     - 24.0 / 100 12 out")
     assert "sent 4.00 GB at up to 40.0 Mbit/s" in "".join(lines)
+
+
+def test_a_speed_that_only_the_node_itself_has_measured_is_marked() -> None:
+    measured = node_with(speed_rollouts_per_s=4.25, num_speed_samples=9)
+    claimed = node_with(speed_rollouts_per_s=4.25, is_speed_prior=True)
+
+    assert " 4.25 24.0" in node_line(status_with(nodes=(measured,)), width=160)
+    assert "~4.25 24.0" in node_line(status_with(nodes=(claimed,)), width=160)
+
+
+def test_it_is_said_why_nodes_stand_by() -> None:
+    nodes = tuple(
+        node_with(name=f"node-{i}", directive="standby", why=f"standby: \x1bothers {i} are cheaper")
+        for i in range(6)
+    )
+    gone = node_with(name="gone", directive="standby", why="standby: lost", is_connected=False)
+
+    lines = shown(status_with(nodes=(*nodes, gone)), width=80, plain=True)
+
+    said = [line for line in lines if line.startswith("standby")]
+    assert len(said) == 4
+    assert said[0] == "standby    node-0: others 0 are cheaper"
+    assert lines[lines.index(said[-1]) + 1].strip() == "and 2 more stand by"
 
 
 def test_what_a_contributor_should_see_to_is_said_of_some_nodes() -> None:

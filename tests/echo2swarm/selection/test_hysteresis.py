@@ -46,24 +46,29 @@ def test_outside_the_band_those_who_work_still_have_an_edge(effort: Effort) -> N
 
 
 @EFFORTS
-def test_who_was_just_switched_is_left_alone_unless_that_leaves_too_little(effort: Effort) -> None:
+def test_who_began_a_moment_ago_works_on_but_nobody_gives_way_to_it(effort: Effort) -> None:
     dear = offer("dear", 5.0, 20.0, num_active=1, may_stop=False)
-    cheap = offer("cheap", 1.0, 20.0)
-    found = select([dear, cheap], WANTED, effort=effort)
-    assert found.chosen == {"dear": 1}
-    assert "moment" in found.choices["dear"].why
+    cheap = offer("cheap", 1.0, 20.0, num_active=1)
 
+    found = select([dear, cheap], WANTED, effort=effort)
+    assert found.chosen == {"dear": 1, "cheap": 1}
+    assert "moment" in found.choices["dear"].why
+    assert found.usd_per_hour == 6.0
+    # A limit goes before that.
+    for limits in (Limits(max_nodes=1), Limits(max_usd_per_hour=5.5)):
+        assert select([dear, cheap], WANTED, limits, effort=effort).chosen == {"cheap": 1}
+
+
+@EFFORTS
+def test_who_stopped_a_moment_ago_rests_unless_it_is_needed(effort: Effort) -> None:
+    dear = offer("dear", 5.0, 20.0, num_active=1)
     rests = offer("rests", 1.0, 20.0, may_start=False)
-    found = select([replace(dear, may_stop=True), rests], WANTED, effort=effort)
+
+    found = select([dear, rests], WANTED, effort=effort)
     assert found.chosen == {"dear": 1}
     assert "moment" in found.choices["rests"].why
-
     found = select([replace(rests, key="a"), replace(rests, key="b")], need(30.0), effort=effort)
     assert found.chosen == {"a": 1, "b": 1}
-
-    # More than one may work only if the other goes, whatever it was promised.
-    alone = select([replace(dear, rollouts_per_s=1.0), cheap], WANTED, Limits(max_nodes=1))
-    assert alone.chosen == {"cheap": 1}
 
 
 @pytest.mark.parametrize("seed", range(3))
