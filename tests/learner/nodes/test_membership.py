@@ -7,6 +7,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from learner.nodes.links import Links
 from learner.nodes.node_table import TWIN_WARNING
 from protocols.activation import Dial, Directive, LinkReport, NodeState, PeerReport
 from protocols.reasons import Reason
@@ -155,3 +156,19 @@ async def test_work_that_is_waited_for_is_granted_the_moment_a_node_has_the_vers
             applied_s = trio.current_time()
 
     assert granted_s[0] - applied_s < 0.2
+
+
+async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr("learner.nodes.node_table.MAX_NODES", 2)
+    monkeypatch.setattr(Links, "forget", lambda _self, peer: forgotten.append(peer))
+    async with open_world(tmp_path) as world:
+        first, second = await join(world, 2)
+        await trio.sleep(0.1)
+        await second.heartbeat()
+        third = world.start_node(3, generate_s=1e6, broadcast_s=1e6)
+        await third.joined.wait()
+
+    assert forgotten == [first.peer]
