@@ -93,7 +93,8 @@ CELLS: Final = (
     Cell(name="spread 0.5", max_staleness=4, spread=0.5),
 )
 QUICK_CELLS: Final = ("on-policy", "S 3")
-CALIBRATION: Final = Cell(name="calibration", max_staleness=4, supply=2.0)
+CALIBRATION: Final = Cell(name="calibration", max_staleness=0, supply=2.0)
+"""On-policy, so that nodes wait for each version, as they do where the time for it counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +229,7 @@ async def run_once(folder: Path, cell: Cell, scale: Scale) -> Measured:
         broadcast_s=tuple(
             e["broadcast_s"]
             for e in applied
-            if e["version"] >= num_filling(cell) and e["broadcast_s"] is not None
+            if num_filling(cell) <= e["version"] < len(metrics) and e["broadcast_s"] is not None
         ),
         num_leased=sum(granted),
         num_stale=sum(r.count for r in record.refusals or () if r.reason.value == "stale"),
@@ -258,10 +259,9 @@ async def _watch(swarm: LocalSwarm, outlooks: list[Outlook]) -> None:
 def overhead_of(measured: Measured, scale: Scale) -> Overhead:
     """Return what the calibration shows the swarm itself to take."""
     lease_s = GROUP_SIZE / node_rollouts_per_s(measured.cell, scale)
-    busy = [m for m in measured.metrics if m["wait_s"] < 0.05] or measured.metrics
-    ends = [m["train_s"] + m["write_s"] + m["wait_s"] for m in busy]
+    steps_s = [m["train_s"] + m["write_s"] for m in measured.metrics]
     return Overhead(
-        step_s=max(0.0, median(ends) - scale.train_s),
+        step_s=max(0.0, median(steps_s) - scale.train_s),
         broadcast_s=percentile_95(measured.broadcast_s)
         + median(m["publish_s"] for m in measured.metrics),
         rollout_s=max(0.0, min(measured.lease_s, default=lease_s) - lease_s),
