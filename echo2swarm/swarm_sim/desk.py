@@ -35,8 +35,6 @@ _NOT_WANTED: Final = {
 MAX_LOOKED_AT: Final = 16
 """Waiting questions that fail one after the other, before the others have to wait."""
 _WOKEN_AT_ONCE: Final = 64
-_REST_S: Final = 30.0
-"""A node that is told it can't be of use is not looked at again before this."""
 _FINEST: Final = 0.02
 """Lengths of answers are told apart as finely as this, so that few have to be kept."""
 
@@ -55,7 +53,6 @@ class _Question:
     session: int
     ask_round: int
     version: int
-    not_before_s: float = 0.0
     is_over: bool = False
     """Answered, or void."""
 
@@ -199,7 +196,7 @@ class Desk:
             if not woken:
                 break
             question = woken.pop()
-            if question.not_before_s > now_s or not self._try(question):
+            if not self._try(question):
                 failed.append(question)
         self._waiting.extendleft(woken)
         if len(failed) < MAX_LOOKED_AT:
@@ -257,8 +254,6 @@ class Desk:
             now_s,
         )
         if isinstance(reply, NoWork):
-            if reply.is_lasting:
-                question.not_before_s = now_s + _REST_S
             return False
         for group in reply.groups:
             self._accounts.leased(group.group_id)
