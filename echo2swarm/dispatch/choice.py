@@ -5,12 +5,13 @@ is late with, new prompts, and what this very node failed on before.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from math import ceil, floor, inf
+from math import floor
 from typing import Final, NamedTuple
 
 from echo2swarm import freshness
+from echo2swarm.dispatch.budget import Budget, Budgets, Candidate
 from echo2swarm.dispatch.group_table import GroupTable
 from echo2swarm.dispatch.groups import Prompt
 from echo2swarm.dispatch.late_leases import LateLeases
@@ -18,10 +19,10 @@ from echo2swarm.dispatch.learner_pace import LearnerPace
 from echo2swarm.dispatch.lease_rules import Cart, DispatchRules, NoWork
 from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord
 from echo2swarm.dispatch.open_group import OpenGroup
-from echo2swarm.dispatch.pace import Pace, PaceBook
+from echo2swarm.dispatch.pace import PaceBook
 from echo2swarm.dispatch.prompt_queue import PromptQueue
 from echo2swarm.dispatch.supply import Supply
-from protocols.ids import GroupId, PeerId, PolicyVersion
+from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import MAX_GROUPS
 
 _MAX_SEEN: Final = 64
@@ -32,27 +33,6 @@ _SAME_SPEED: Final = 1.25
 _MAX_LONGER: Final = 4.0
 MUCH_FASTER: Final = 4.0
 """What the learner waits for is asked of a second node that takes so much less time."""
-PATIENCE: Final = 1.5
-"""Where the learner has to wait, it is for at most this times what all nodes need for a step."""
-LEASES_AT_ONCE: Final = 2
-"""What a node has in hand: one that it is at work on, and the next one."""
-RETRY_S: Final = 60.0
-RETRY_STEPS: Final = 20
-"""A node that is too slow is tried again after the longer of both: it may have become faster."""
-
-
-class Candidate(NamedTuple):
-    """The node that asks, as far as it is known."""
-
-    peer: PeerId
-    pace: Pace | None
-    num_in_hand: int
-    version: PolicyVersion
-    """What it will sample with."""
-    max_completions: int
-    broadcast_s: float | None
-    """How long versions usually take to be applied by it."""
-    now_s: float
 
 
 class Choice(NamedTuple):
@@ -63,17 +43,6 @@ class Choice(NamedTuple):
     """The last step that may use it."""
     is_trial: bool
     """It is to show whether the node is still too slow."""
-
-
-class _Budget(NamedTuple):
-    limit: int
-    """Completions to lease at once, whatever they are."""
-    portion: int
-    """Completions of a new group."""
-    pace: Pace | None
-    """What tells which of them are done in time; None takes them all to be."""
-    is_trial: bool = False
-    """Whether it is to show if the node is still too slow."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,12 +59,17 @@ class Chooser:
     learner: LearnerPace
     mean_tokens: Callable[[], float | None]
     """Of the completions accepted lately."""
-    is_waiting: bool = False
-    """Whether the learner lacks groups for its next batch."""
+    budgets: Budgets = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set up what works out how much."""
+        self.budgets = Budgets(
+            rules=self.rules, groups=self.groups, supply=self.supply, learner=self.learner
+        )
 
     def choose(self, node: Candidate) -> Choice | NoWork:
         """Return what to lease to a node, or why nothing."""
-        budget = self._budget(node)
+        budget = self.budgets.of(node)
         if isinstance(budget, NoWork):
             return budget
         max_groups = self.rules.lease_prompts
@@ -112,7 +86,7 @@ class Chooser:
         for group in others:
             if node.peer in group.avoid:
                 self._add(cart, group, group.missing, node, budget)
-        if not cart.chosen and self.is_waiting:
+        if not cart.chosen and self.learner.is_waiting:
             self._add_awaited(cart, node, budget)
         if not cart.chosen:
             return refusal or NoWork("as much work is in flight as can be used in time")
@@ -121,102 +95,6 @@ class Chooser:
             use_by=min(self._use_by(group, node) for group, _ in cart.chosen),
             is_trial=budget.is_trial,
         )
-
-    # How much.
-
-    def _budget(self, node: Candidate) -> _Budget | NoWork:
-        period_s, pace = self.learner.period_s(node.now_s), node.pace
-        size, is_auto = self.rules.group_size, self.rules.lease_prompts is None
-        if self.rules.is_paced and (pace is None or pace.is_guess) and node.num_in_hand:
-            return NoWork("its first lease is not finished, so its speed is not known yet")
-        if period_s is None or not self.rules.is_paced:
-            # Nothing is known of what is late; so long, everybody gets the same.
-            return _Budget(size if is_auto else node.max_completions, size, None)
-        trial = min(size, self.rules.trial_completions)
-        if pace is not None and self._is_too_slow(node, pace, period_s):
-            if node.num_in_hand or not self._may_try_again(node, pace, period_s):
-                return NoWork(self._too_slow(node, pace, period_s), is_lasting=True)
-            return _Budget(1, 1, None, is_trial=True)
-        if pace is None or pace.is_guess:
-            return _Budget(trial, trial, None)
-        portion = self._portion(node, pace, period_s)
-        limit = max(portion, self._fair_share(pace, period_s)) if is_auto else node.max_completions
-        return _Budget(limit, portion, pace)
-
-    def _fair_share(self, pace: Pace, period_s: float) -> int:
-        """Return what a node does in half a step, if as much is left for the others.
-
-        Small leases are finished soon: less of them is stale, and no batch waits long for
-        one. But where most of the time does not depend on the size, it is well used.
-        """
-        steps_ahead = max(1, self.rules.max_staleness - self.rules.publish_every + 1)
-        leases_each = 1 if self._is_synchronous else LEASES_AT_ONCE
-        num_leases = leases_each * max(1, self.supply.num_nodes)
-        share = ceil(self.rules.groups_per_step * self.rules.group_size * steps_ahead / num_leases)
-        return max(1, floor(min(share, pace.num_within(max(period_s / 2, 2 * pace.usual_s(1))))))
-
-    def _portion(self, node: Candidate, pace: Pace, period_s: float) -> int:
-        """Return how much of a new group a node gets: all of it, if it ever can do that in time.
-
-        A group that is divided waits for the last of its parts, and may be stale by then. With
-        S = 0 it can't, and is divided so that all nodes are done at about the same time.
-        """
-        if self._is_synchronous:
-            return min(self.rules.group_size, self._fair_share(pace, period_s))
-        window_s = self._usable_s(period_s) - (node.broadcast_s or 0.0)
-        return max(1, floor(min(self.rules.group_size, pace.num_within(window_s))))
-
-    def _is_too_slow(self, node: Candidate, pace: Pace, period_s: float) -> bool:
-        """Whether not even one rollout is done in time, and others keep the learner going."""
-        is_outrun = len(self.groups) >= self.rules.groups_per_step and not self.is_waiting
-        return is_outrun and self._needed_s(node, pace) > self._usable_s(period_s)
-
-    def _needed_s(self, node: Candidate, pace: Pace) -> float:
-        return pace.slow_s(1) + (node.broadcast_s or 0.0)
-
-    def _usable_s(self, period_s: float) -> float:
-        steps = PATIENCE if self._is_synchronous else self.rules.max_staleness
-        return steps * period_s
-
-    def _may_try_again(self, node: Candidate, pace: Pace, period_s: float) -> bool:
-        rest_s = max(RETRY_S, RETRY_STEPS * period_s)
-        return node.now_s - pace.granted_at_s >= rest_s
-
-    def _too_slow(self, node: Candidate, pace: Pace, period_s: float) -> str:
-        usable_s = self._usable_s(period_s)
-        arrives = f" and {node.broadcast_s:.2g} s for new weights" if node.broadcast_s else ""
-        return (
-            f"too slow to be of use: it needs {pace.slow_s(1):.2g} s for a rollout{arrives}, "
-            f"which is of use for {usable_s:.2g} s (max_staleness {self.rules.max_staleness}); "
-            "a faster engine or a larger max_staleness would help"
-        )
-
-    def _num_in_time(self, node: Candidate, use_by: int, budget: _Budget) -> float:
-        """Return how many completions, beside those in hand, are done before step ``use_by``."""
-        if use_by < self.learner.next_step:
-            return 0.0
-        if budget.pace is None:
-            return inf
-        seconds = self.learner.start_s(use_by, node.now_s) - node.now_s
-        if self._is_synchronous:
-            # There is no other time than that which the learner waits.
-            seconds = max(self.learner.overdue_s(node.now_s), self._worth_waiting_s())
-        elif len(self.groups) < self.rules.groups_per_step + self.is_waiting:
-            # The learner will wait for it: late is better than never, within reason.
-            seconds = max(seconds, self._worth_waiting_s())
-        # While the learner waits, what may be late is better than nothing.
-        num = budget.pace.num_within(seconds, is_usual_enough=self.is_waiting)
-        return num - node.num_in_hand
-
-    @property
-    def _is_synchronous(self) -> bool:
-        """Whether nothing can be sampled for the update after the next one."""
-        return self.rules.max_staleness < self.rules.publish_every
-
-    def _worth_waiting_s(self) -> float:
-        """Return how long the learner is made to wait for one node, for want of others."""
-        needed = self.rules.groups_per_step * self.rules.group_size
-        return PATIENCE * self.supply.needs_s(needed)
 
     # Of what.
 
@@ -241,12 +119,14 @@ class Chooser:
         group: OpenGroup,
         indices: list[int],
         node: Candidate,
-        budget: _Budget,
+        budget: Budget,
     ) -> None:
         """Take as many of a group's samples as the node can finish before they are useless."""
         if not indices:
             return
-        room = self._num_in_time(node, self._use_by(group, node), budget) / self._longer(group)
+        room = self.budgets.num_in_time(node, self._use_by(group, node), budget) / self._longer(
+            group
+        )
         room -= cart.num_completions
         if room < 1:
             return
@@ -259,13 +139,13 @@ class Chooser:
             return 1.0
         return min(max(mean / usual, 1 / _MAX_LONGER), _MAX_LONGER)
 
-    def _add_new(self, cart: Cart, node: Candidate, budget: _Budget) -> NoWork | None:
+    def _add_new(self, cart: Cart, node: Candidate, budget: Budget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
         use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
         num_left = self._num_to_open(node, use_by, budget)
         if not num_left:
             return None
-        room = self._num_in_time(node, use_by, budget)
+        room = self.budgets.num_in_time(node, use_by, budget)
         if room < cart.num_completions + budget.portion:
             return None if cart.chosen else self._no_time(node, use_by)
         rank = self._speed_rank(node)
@@ -284,7 +164,7 @@ class Chooser:
         nothing = [None] * self.rules.group_size
         return self.groups.add(GroupId(prompt.index), prompt.tokens, nothing, version=node.version)
 
-    def _num_to_open(self, node: Candidate, use_by: int, budget: _Budget) -> int:
+    def _num_to_open(self, node: Candidate, use_by: int, budget: Budget) -> int:
         """Return how many groups more can be used while results of the node are of use."""
         if not self.rules.is_paced:
             return MAX_GROUPS if use_by >= self.learner.next_step else 0
@@ -319,7 +199,7 @@ class Chooser:
 
     # Of what others are late with.
 
-    def _add_late(self, cart: Cart, node: Candidate, budget: _Budget) -> None:
+    def _add_late(self, cart: Cart, node: Candidate, budget: Budget) -> None:
         """Take samples of late leases that this node is expected to finish sooner."""
         if budget.pace is None:
             return
@@ -349,7 +229,7 @@ class Chooser:
     def _may_back_up(self, cart: Cart) -> bool:
         return self.groups.num_backups + cart.num_completions < self.rules.max_backups
 
-    def _add_awaited(self, cart: Cart, node: Candidate, budget: _Budget) -> None:
+    def _add_awaited(self, cart: Cart, node: Candidate, budget: Budget) -> None:
         """Take samples that the learner waits for, if this node is much faster."""
         if budget.pace is None:
             return

@@ -16,7 +16,8 @@ from typing import Final
 from echo2swarm import freshness
 from echo2swarm.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
 from echo2swarm.dispatch.batcher import Formed, ReadyGroups
-from echo2swarm.dispatch.choice import Candidate, Choice, Chooser
+from echo2swarm.dispatch.budget import Candidate
+from echo2swarm.dispatch.choice import Choice, Chooser
 from echo2swarm.dispatch.group_table import GroupTable, SampleStatus
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
 from echo2swarm.dispatch.late_leases import LateLeases, late_at_s
@@ -267,7 +268,7 @@ class Dispatcher:
             groups_per_step=self._rules.groups_per_step,
             max_staleness=self._rules.max_staleness,
         )
-        self._chooser.is_waiting = formed.batch is None
+        self._learner.is_waiting = formed.batch is None
         return formed
 
     def take(self, groups: Collection[CompleteGroup]) -> None:
@@ -283,7 +284,6 @@ class Dispatcher:
         self._learner.batch_taken(next_step, now_s, attainable_s=self._attainable_s())
         self._supply.next_step()
         self._groups.num_backups = 0
-        self._chooser.is_waiting = False
         return self._groups.drop_older_than(
             freshness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
         )

@@ -27,6 +27,8 @@ class LearnerPace:
         self._attainable_s = inf
         self._busy_s: deque[float] = deque(maxlen=_KEPT)
         self._is_busy = False
+        self.is_waiting = False
+        """Whether it lacks groups for its next batch."""
         self._published_at_s: dict[PolicyVersion, float] = {}
 
     @property
@@ -51,7 +53,7 @@ class LearnerPace:
             self._periods_s.append(now_s - last_s)
             self._usual_s = min(fmean(self._periods_s), self._attainable_s)
         self._next_step = next_step
-        self._is_busy = True
+        self._is_busy, self.is_waiting = True, False
 
     def is_free(self, now_s: float) -> None:
         """Note that the learner is done with the last batch, and could go on."""
