@@ -74,6 +74,8 @@ def test_a_late_lease_is_asked_of_another_node_and_the_first_result_is_taken() -
     key = (GroupId(wanted(second)[0][0]), wanted(second)[0][1])
     assert dispatch.status_for(record(dispatch, first), key) is SampleStatus.ANSWERED
     assert dispatch.status_for(record(dispatch, second), key) is SampleStatus.TAKEN
+    train(dispatch, now_s + 4.0)
+    assert dispatch.num_backups == 0, "each step may have its own"
 
 
 def test_the_late_original_may_still_be_first() -> None:

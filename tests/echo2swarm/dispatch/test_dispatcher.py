@@ -130,6 +130,20 @@ def test_a_node_that_takes_fewer_completions_than_a_group_gets_a_part_of_one() -
     assert wanted(second) == [(0, 3)]
 
 
+def test_the_rest_of_a_group_goes_to_nobody_who_would_make_it_older() -> None:
+    dispatch = dispatcher(rules(groups_per_step=3))
+    dispatch.version_published(PolicyVersion(1), 0.0)
+    part = granted(dispatch.grant(ask(BOB, version=1, max_completions=1), 0.0))
+    older = granted(dispatch.grant(ask(ALICE, version=0), 0.0))
+    newer = granted(dispatch.grant(ask(PeerId("carol"), version=1), 0.0))
+
+    assert [wanted(lease) for lease in (part, older, newer)] == [
+        [(0, 0)],
+        [(1, 0), (1, 1)],
+        [(0, 1)],
+    ]
+
+
 def test_only_the_samples_that_an_expired_lease_lacks_are_leased_again() -> None:
     dispatch = dispatcher()
     lease = granted(dispatch.grant(ask(), 0.0))
