@@ -1,5 +1,6 @@
 """The cheapest set that keeps the learner busy; never more than is allowed; always an answer."""
 
+import random
 from dataclasses import replace
 from math import inf, isinf, nan
 
@@ -46,6 +47,33 @@ def test_the_cheapest_set_is_that_of_trying_them_all(seed: int) -> None:
         assert found.method == "exact"
         assert found.bound_usd_per_hour is not None
         assert found.bound_usd_per_hour <= best * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("seed", range(200, 240))
+def test_it_is_also_where_every_second_of_broadcast_and_every_deviation_counts(seed: int) -> None:
+    rng = random.Random(seed)
+    offers, wanted, limits = random_case(seed, max_offers=9)
+    offers = [
+        replace(o, rollouts_per_s_std=rng.uniform(0.1, 0.7) * (o.rollouts_per_s or 0.0))
+        for o in offers
+    ]
+    load = wanted.workload
+    wanted = replace(
+        wanted,
+        z=1.8,
+        # Even an instant broadcast leaves less than a step to generate in.
+        rollout_s=(load.max_staleness - load.publish_every + 0.3) * load.train_s,
+        workload=replace(load, rollouts_per_step=max(1, load.rollouts_per_step // 4)),
+        payload_bytes=rng.uniform(1e6, 10e6),
+    )
+    best = cheapest(offers, wanted, limits)
+
+    found = select(offers, wanted, limits)
+
+    assert found.is_feasible is not isinf(best)
+    if found.is_feasible:
+        assert found.usd_per_hour == pytest.approx(best, rel=1e-5)
+        assert found.method == "exact"
 
 
 @pytest.mark.parametrize("seed", range(100, 120))
