@@ -60,13 +60,14 @@ class Activation:
         self._engine.after(0.0, self._tick)
 
     def news(self) -> None:
-        """Select soon: somebody has come or gone."""
-        if not self._is_due:
+        """Select soon: somebody has come or gone.
+
+        With hundreds of nodes there is always news, and the next selection is soon enough.
+        """
+        is_soon_enough = len(self._members) > _MANY and self.selection is not None
+        if not self._is_due and not is_soon_enough:
             self._is_due = True
-            # With hundreds of nodes there is always news, and no need to act on each at once.
-            every_s = self._scenario.selector.every_s
-            gap_s = max(_AFTER_NEWS_S, every_s * min(1.0, len(self._members) / _MANY))
-            self._engine.after(gap_s if self._engine.now_s else 0.0, self._act_on_news)
+            self._engine.after(_AFTER_NEWS_S, self._act_on_news)
 
     def price_changed(self, node: SimNode, usd_per_hour: float) -> None:
         """Bill a node up to now, and from now on by another price."""
