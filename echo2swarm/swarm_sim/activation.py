@@ -247,6 +247,6 @@ def _priors(members: Sequence[Member]) -> list[float]:
     if not members:
         return []
     claims = [member.claimed_rollouts_per_s for member in members]
-    measured = [member.work.per_s() or 0.0 for member in members if member.num_accepted]
+    measured = [member.measured_per_s for member in members if member.num_accepted]
     most = max(measured, default=0.0) or _MAX_PRIOR * median(claims)
     return [min(claim, most) for claim in claims]

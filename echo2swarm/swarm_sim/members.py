@@ -53,6 +53,13 @@ class Member:
         return self.last_speed[1] if self.last_speed else None
 
     @property
+    def measured_per_s(self) -> float:
+        """What it did per second of work, lately; 0 before it did anything."""
+        if self.last_speed is not None and self.last_speed[0] == self.num_accepted:
+            return self.last_speed[1].rollouts_per_s
+        return self.work.per_s() or 0.0
+
+    @property
     def is_ready(self) -> bool:
         """Whether it could sample at once."""
         return self.applied_version is not None
