@@ -1,7 +1,9 @@
 """A whole swarm: puts the parts together, lets time pass, and says what came of it."""
 
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.groups import DropReason
@@ -47,7 +49,24 @@ def simulate(scenario: Scenario, *, on_step: OnStep = lambda _: None) -> Result:
         AssertionError: a promise was broken: a rollout was trained on that was too old, or a
             prompt was lost or trained on twice. That is a bug of the swarm's.
     """
-    return _Swarm(check(scenario), on_step).run()
+    checked = check(scenario)
+    with _without_collector():
+        return _Swarm(checked, on_step).run()
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Spare the search for cycles: nearly all that is made lives as long as the simulation.
+
+    It is a fifth of the time with thousands of nodes.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Swarm:
