@@ -24,6 +24,7 @@ from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
+from echo2swarm.rates import Phase, Timeline
 from echo2swarm.weights.traffic import Traffic
 from learner.answering import Answering
 from learner.config import LearnerConfig
@@ -42,7 +43,6 @@ from learner.nodes.links import Links
 from learner.nodes.membership import Membership
 from learner.nodes.node_table import NodeTable
 from learner.nodes.probes import ProbeService
-from learner.nodes.rates import Phase, Timeline
 from learner.ports import Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.status_service import StatusService, watch_loop_delay

@@ -12,12 +12,12 @@ import trio
 
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.planning.advice import advise
+from echo2swarm.rates import Phase
 from echo2swarm.weights.traffic import Traffic
 from learner.nodes.activator import Activator
 from learner.nodes.links import Links
 from learner.nodes.market import speeds_of
 from learner.nodes.node_table import NodeTable
-from learner.nodes.rates import Phase
 from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
 from learner.run_dir import write_atomically

@@ -158,6 +158,8 @@ class LeaseDesk:
                 self.dispatcher.leases.overdue(now_s=now_s, next_step=self.dispatcher.next_step)
             )
             late_s = self.dispatcher.next_late_s()
+            if late_s is not None and late_s <= now_s:
+                late_s = None  # The bell has rung for it, and nobody has asked for work since.
             times_s = (self.dispatcher.leases.next_expiry_s(), late_s, now_s + _LONGEST_NAP_S)
             wake_s = min(time_s for time_s in times_s if time_s is not None)
             # A lease granted meanwhile lasts longer than the nap; an ended one rings.

@@ -19,10 +19,10 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.rates import Phase
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
-from learner.nodes.rates import Phase
 from learner.ports import Trainer
 from learner.progress import Progress, p95
 from learner.training.messages import TrainGroup, TrainRollout, Updated

@@ -8,11 +8,11 @@ from echo2swarm.broadcast.rates import LinkRates
 from echo2swarm.selection import Limits, Need, Offer, effective
 from echo2swarm.selection.hysteresis import DWELL_STARTUPS
 from echo2swarm.selection.offers import BROADCAST_SLACK
+from echo2swarm.selection.speed import Speed
 from learner.config import SelectorTable
 from learner.nodes.links import Links
 from learner.nodes.node import Node
 from learner.nodes.node_table import NodeTable
-from learner.nodes.speed import Speed
 from learner.progress import Progress
 from protocols.activation import Directive, NodeState
 

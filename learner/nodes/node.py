@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from echo2swarm.rates import WindowSum
-from learner.nodes.speed import Presence, SpeedMeter
+from echo2swarm.selection.speed import Presence, SpeedMeter
 from protocols.activation import Directive, NodeState
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from echo2swarm.rates import WindowSum
+from echo2swarm.selection.speed import Presence, Speed
 from learner.ledger.resume import Contribution
 from learner.nodes.links import LinkStatus
 from learner.nodes.node import News, Node
-from learner.nodes.speed import Presence, Speed
 from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short

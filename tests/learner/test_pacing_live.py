@@ -124,3 +124,18 @@ async def test_a_node_that_is_too_slow_to_be_of_use_is_told_so_and_so_is_who_loo
         assert "max_staleness" in asked.why
         assert asked.lease is None
         assert all("too slow" not in line_of(world, node).why for node in fast)
+
+
+async def test_a_late_lease_that_nobody_can_take_over_wakes_the_learner_no_more_than_any_other(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        world.learner.dispatcher.next_late_s = lambda: 0.0  # type: ignore[method-assign]
+        await trio.sleep(2.0)
+        bell = world.learner.desk._bell
+        num_rings = 0
+        with trio.move_on_after(20.0):
+            while True:
+                await bell.next_ring.wait()
+                num_rings += 1
+    assert num_rings <= 40

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from echo2swarm.dispatch.leasing import LeaseState
 from echo2swarm.jsonlines import read_jsonl
-from learner.nodes.rates import Phase
+from echo2swarm.rates import Phase
 from protocols.activation import Directive
 from protocols.reasons import Reason
 from protocols.status import StatusReply

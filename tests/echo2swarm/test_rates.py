@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.capacity import RecentValues
-from learner.nodes.rates import Phase, Timeline, WindowSum, WorkingRate
+from echo2swarm.rates import Phase, Timeline, WindowSum, WorkingRate
 from learner.progress import p95
 
 
