@@ -19,6 +19,9 @@ from echo2swarm.selection import Effort, Shortfall
 EQUAL_COST: Final = 1.01
 """Of plans this near in cost, the one with the smaller S is taken."""
 _MAX_PUBLISH_EVERY: Final = 8
+_NEAR: Final = 1.04
+"""Options that seem this near in cost to the cheapest are worked out exactly."""
+_MAX_NEAR: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +55,10 @@ class Plan:
 def make_plan(assumptions: Assumptions) -> Plan:
     """Return the plan that follows from ``assumptions``."""
     question = Question(assumptions)
-    options = []
-    for bound in _bounds(assumptions):
-        found = [question.option(bound, every) for every in _periods(assumptions, bound)]
-        if found:
-            options.append(min(found, key=lambda o: (not o.is_enough, o.usd_per_step)))
     options = [
-        question.option(o.max_staleness, o.publish_every, effort=Effort.EXACT) if o.is_enough else o
-        for o in options
+        _best_with(question, bound, periods)
+        for bound in _bounds(assumptions)
+        if (periods := _periods(assumptions, bound))
     ]
     best = _best(options)
     return Plan(
@@ -115,6 +114,19 @@ def baselines(assumptions: Assumptions, best: Option | None) -> tuple[Baseline, 
     if central.colocated_rollouts_per_s is not None:
         result.append(_colocated(assumptions, central.colocated_rollouts_per_s, cost))
     return tuple(result)
+
+
+def _best_with(question: Question, bound: int, periods: Sequence[int]) -> Option:
+    """Return the cheapest option with one bound, whatever the period of publication."""
+    found = [question.option(bound, every) for every in periods]
+    best = min(found, key=lambda o: (not o.is_enough, o.usd_per_step))
+    if not best.is_enough:
+        return best
+    enough = sorted((o for o in found if o.is_enough), key=lambda o: o.usd_per_step)
+    # What is found fast is a few percent too dear, and not always by the same.
+    near = [o for o in enough if o.usd_per_step <= _NEAR * best.usd_per_step][:_MAX_NEAR]
+    exact = [question.option(bound, o.publish_every, effort=Effort.EXACT) for o in near]
+    return min(exact, key=lambda o: (not o.is_enough, o.usd_per_step, o.publish_every))
 
 
 def _bounds(assumptions: Assumptions) -> range:

@@ -19,7 +19,9 @@ from echo2swarm.planning.assumptions import (
     RolloutTable,
     WeightsTable,
 )
+from echo2swarm.planning.options import Question
 from echo2swarm.planning.plan import make_plan
+from echo2swarm.selection import Effort
 
 
 def offer(name: str, **keys: object) -> OfferTable:
@@ -74,6 +76,28 @@ def test_on_policy_the_learner_waits_and_the_curve_says_so() -> None:
     assert only.forecast.binds is Binds.LATENCY
     assert plan.shortfall is not None
     assert plan.shortfall.max_staleness == 1
+
+
+def test_the_period_of_publication_is_chosen_by_what_the_best_nodes_for_it_cost() -> None:
+    # Found fast, publishing every third step seems cheapest; it is not with the best nodes.
+    market = assumptions(
+        offer("a", rollouts_per_s=0.9, usd_per_hour=0.68, count=2, upload_mbit=80.0),
+        offer("b", rollouts_per_s=0.7, usd_per_hour=0.91, count=4, upload_mbit=40.0),
+        offer("c", rollouts_per_s=1.5, usd_per_hour=0.85, count=3, upload_mbit=20.0),
+        offer("d", rollouts_per_s=2.0, usd_per_hour=1.18, count=3, upload_mbit=40.0),
+        learner=LearnerTable(
+            prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0, upload_mbit=80.0
+        ),
+        weights=WeightsTable(payload_mb=40.0),
+        limits=LimitsTable(min_staleness=4, max_staleness=4),
+    )
+    question = Question(market)
+    exact = [question.option(4, every, effort=Effort.EXACT) for every in range(1, 6)]
+
+    best = make_plan(market).best
+
+    assert best is not None
+    assert best.usd_per_step == min(o.usd_per_step for o in exact if o.is_enough)
 
 
 def test_the_waiting_plan_has_as_many_nodes_as_pay_off() -> None:
