@@ -1,12 +1,14 @@
 """While active: leases in, rollouts out; and always: the newest policy into the engine.
 
-The I/O around :class:`node.workload.Workload`. One task keeps the engine busy;
+The I/O around :class:`node.workload.Workload`. One task keeps the engine busy, with one
+batch after the other, or with all leases in hand at once where the engine batches by itself;
 :mod:`node.lease_keeper` asks for leases and hands them back, :mod:`node.submitter`
 submits. They meet in the workload, and a bell tells them that something has changed.
 """
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NoReturn, assert_never
 
 import structlog
@@ -39,6 +41,8 @@ log = structlog.get_logger()
 
 MAX_LEASES: Final = 2
 """In hand: one being sampled, and one so that the engine need not wait for the next."""
+MAX_LEASES_CONTINUOUS: Final = 3
+"""As one ends, another is in full swing, and the third has begun."""
 MAX_UNSENT: Final = 4
 """Submissions waiting; when there are more, the engine waits too."""
 PIN_RETRY_S: Final = 0.2
@@ -90,7 +94,13 @@ class Worker:
         self._rng = rng
         self._calibration = Calibration(engine, max_batch=max_batch)
         self._idle_since_s: float | None = None
-        self._work = Workload(max_leases=MAX_LEASES, max_batch=max_batch)
+        self._work = Workload(
+            max_leases=MAX_LEASES_CONTINUOUS if engine.is_continuous else MAX_LEASES,
+            max_batch=max_batch,
+            is_continuous=engine.is_continuous,
+        )
+        self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
+        self._rest_s = 0.0
         self._bell = Bell()
         self._tally = Tally()
         self._drain_wanted = trio.Event()
@@ -197,28 +207,36 @@ class Worker:
             self._bell.ring()
 
     async def _keep_engine_busy(self) -> NoReturn:
-        backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
-        while True:
-            ring = self._bell.next_ring
-            job = self._work.next_job(self._engine.applied_version, self._policies.versions)
-            try:
+        async with trio.open_nursery() as nursery:
+            while True:
+                rest_s, self._rest_s = self._rest_s, 0.0
+                await trio.sleep(rest_s)
+                ring = self._bell.next_ring
+                job = self._work.next_job(self._engine.applied_version, self._policies.versions)
                 match job:
                     case None:
                         await self._idle(ring)
                     case Apply(version):
-                        await self._apply(version)
+                        await self._do(partial(self._apply, version), ring)
                     case Sample():
-                        await self._sample(job)
-                        backoff.reset()
+                        sample = partial(self._do, partial(self._sample, job), ring)
+                        if self._engine.is_continuous:
+                            nursery.start_soon(sample)
+                        else:
+                            await sample()
                     case _:
                         assert_never(job)
-            except EngineDownError as exc:
-                log.debug("engine.down", error=str(exc))
-                await ring.wait()
-            except ChildError as exc:
-                wait_s = backoff.next_s()
-                log.error("engine.refused", error=str(exc), retry_in_s=round(wait_s, 1))
-                await trio.sleep(wait_s)
+
+    async def _do(self, job: Callable[[], Awaitable[None]], ring: trio.Event) -> None:
+        try:
+            await job()
+        except EngineDownError as exc:
+            log.debug("engine.down", error=str(exc))
+            await ring.wait()
+        except ChildError as exc:
+            self._rest_s = self._backoff.next_s()
+            log.error("engine.refused", error=str(exc), retry_in_s=round(self._rest_s, 1))
+        self._bell.ring()
 
     async def _idle(self, ring: trio.Event) -> None:
         """Wait for something to do; time the engine if there has been nothing for a while."""
@@ -275,6 +293,7 @@ class Worker:
             for part in job.parts:
                 self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
             raise
+        self._backoff.reset()
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)
         for part in job.parts:
@@ -282,7 +301,7 @@ class Worker:
             if len(made) != part.num_completions:
                 why = f"the engine made {len(made)} of {part.num_completions} completions"
                 self._ended(self._work.not_sampled(part.lease_id, why))
-            elif self._work.sampled(part.lease_id):
+            elif self._work.sampled(part):
                 for rollouts in in_submissions([rollout_of(each) for each in made]):
                     await self._outbox.send(
                         Submission(lease_id=part.lease_id, rollouts=rollouts, generated_in_s=took_s)

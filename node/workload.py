@@ -2,7 +2,8 @@
 
 A lease is worked off in parts of at most one engine batch, so that a newer
 policy is applied between parts, and finished parts are on their way while the
-rest is sampled. Every lease ends in one of three ways: all of it was submitted,
+rest is sampled. An engine that batches by itself is given group by group, up to
+what it takes at once. Every lease ends in one of three ways: all of it was submitted,
 it was handed back (after what was finished of it was submitted), or the learner
 has given up on it (its deadline step has passed).
 """
@@ -42,7 +43,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Sample these together, then say :meth:`Workload.sampled` or :meth:`Workload.not_sampled`."""
+    """Sample these together; then say of each part that it is sampled, or is not."""
 
     parts: tuple[Part, ...]
     sampling: SamplingParams
@@ -103,11 +104,13 @@ class Workload:
             that the engine never does. Questions that a new version has overtaken may
             bring as many again.
         max_batch: completions to sample at once.
+        is_continuous: whether the engine takes more while it samples.
     """
 
-    def __init__(self, *, max_leases: int, max_batch: int) -> None:
+    def __init__(self, *, max_leases: int, max_batch: int, is_continuous: bool = False) -> None:
         self._max_leases = max_leases
         self._max_batch = max_batch
+        self._is_continuous = is_continuous
         self._held: dict[str, _Held] = {}
         self._asking: list[PolicyVersion] = []
         self._is_taking = False
@@ -187,6 +190,8 @@ class Workload:
             return Apply(wanted)
         if applied is None:
             return None
+        if self._is_continuous:
+            return self._next_group(applied)
         parts: list[Part] = []
         sampling: SamplingParams | None = None
         room = self._max_batch
@@ -203,6 +208,19 @@ class Workload:
             room -= _num_completions(groups)
             parts.append(Part(held.lease.lease_id, tuple(groups)))
         return None if sampling is None else Sample(tuple(parts), sampling)
+
+    def _next_group(self, applied: PolicyVersion) -> Sample | None:
+        room = self._max_batch - sum(_num_completions(h.sampling) for h in self._held.values())
+        for held in self._held.values():
+            if held.lease.min_version > applied or not held.todo:
+                continue
+            groups = _prefix(held.todo[:1], room, at_least_one=room == self._max_batch)
+            if not groups:
+                return None  # others must not overtake what does not fit yet
+            held.todo = held.todo[1:]
+            held.sampling = [*held.sampling, *groups]
+            return Sample((Part(held.lease.lease_id, tuple(groups)),), held.lease.sampling)
+        return None
 
     def _wanted_version(
         self, applied: PolicyVersion | None, held_versions: Collection[PolicyVersion]
@@ -229,17 +247,21 @@ class Workload:
             self.refuse_version(version)
         return version in self._refused_versions
 
-    def sampled(self, lease_id: str) -> bool:
-        """Note that the part being sampled is complete; returns whether to submit it."""
-        held = self._held.get(lease_id)
-        if held is None or not held.sampling:
+    def sampled(self, part: Part) -> bool:
+        """Note that a part is complete; returns whether to submit it."""
+        held = self._held.get(part.lease_id)
+        if held is None:
+            return False
+        done = {group.group_id for group in part.groups}
+        others = [group for group in held.sampling if group.group_id not in done]
+        if len(others) == len(held.sampling):
             return False  # given up meanwhile
-        held.num_unsent += _num_completions(held.sampling)
-        held.sampling = []
+        held.sampling = others
+        held.num_unsent += part.num_completions
         return True
 
     def not_sampled(self, lease_id: str, why: str) -> list[Ending]:
-        """Note that the part being sampled can't be; the lease goes back."""
+        """Note that a part can't be sampled; what is left of the lease goes back."""
         held = self._held.get(lease_id)
         if held is None:
             return []

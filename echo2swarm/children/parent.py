@@ -1,7 +1,8 @@
 """The parent's side: start a child, call it, notice its death, end it.
 
-A child belongs to the ``async with`` that opened it. It is in a process group
-of its own, so Ctrl-C in the terminal reaches only the parent.
+A child belongs to the ``async with`` that opened it. It leads a process group of
+its own, so Ctrl-C in the terminal reaches only the parent, and so what the child
+has started itself ends with it, even if it is killed.
 """
 
 import math
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -65,6 +66,7 @@ class Child:
         self._next_id = 0
         self._pending: dict[int, _Pending] = {}
         self._dead = trio.Event()
+        self._is_group_gone = False
 
     @property
     def pid(self) -> int:
@@ -90,8 +92,8 @@ class Child:
     ) -> T:
         """Send ``message`` and return the child's answer.
 
-        Calls are answered in the order in which they were made. A cancelled call is still
-        computed; its answer is dropped.
+        Whether calls are answered one after the other is up to the child. A cancelled call is
+        still computed; its answer is dropped.
 
         Raises:
             ChildError: the child answered with an error, died, or took over ``timeout_s``.
@@ -122,9 +124,20 @@ class Child:
         return msgspec.msgpack.decode(answer.body, type=kind)
 
     def kill(self) -> None:
-        """End the child at once; pending calls fail."""
+        """End the child, and what it has started, at once; pending calls fail."""
         if self._process.poll() is None:
-            self._process.kill()
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        """Kill the child, and what it has started and that may have survived it.
+
+        Only once after its death: the number may come to be another process's.
+        """
+        if self._is_group_gone:
+            return
+        self._is_group_gone = self._process.poll() is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _write(self, data: bytes) -> None:
         async with self._send_lock:
@@ -144,6 +157,8 @@ class Child:
                 while self._process.poll() is None:  # noqa: ASYNC110
                     await trio.sleep(0.01)
         finally:
+            if self._process.poll() is not None:
+                self._kill_group()
             self._dead.set()
             for pending in self._pending.values():
                 pending.done.set()
@@ -202,15 +217,17 @@ async def open_child(
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     log_path: Path | None = None,
+    python: str = sys.executable,
 ) -> AsyncIterator[Child]:
     """Run ``python -m module`` as a child for the length of the context.
 
     Args:
-        module: its ``main`` must end in :func:`echo2swarm.children.worker.serve`.
+        module: its ``main`` must end in a ``serve`` of :mod:`echo2swarm.children`.
         name: for messages, as in ``engine``.
         arguments: command-line arguments of the module.
         env: added to, and overriding, this process's environment.
         log_path: where its output is appended; else it goes to our standard error.
+        python: the interpreter; that of another environment has to have this package, too.
     """
     ours, theirs = socket.socketpair()
     try:
@@ -218,7 +235,7 @@ async def open_child(
         # tied to a worker thread that trio may end.
         with open(log_path, "ab") if log_path else open(os.dup(2), "wb") as output:  # noqa: ASYNC230
             process = subprocess.Popen(  # noqa: ASYNC220, S603
-                [sys.executable, "-m", module, *arguments],
+                [python, "-m", module, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -244,6 +261,7 @@ async def open_child(
         with trio.CancelScope(shield=True):
             await stream.aclose()
             await _end(process)
+            child._kill_group()
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import msgspec
 
@@ -73,9 +73,16 @@ def _read(connection: socket.socket, inbox: "queue.SimpleQueue[Call]") -> None:
         except OSError:
             data = b""
         if not data:
-            os._exit(0)  # the parent is gone: nobody is left to compute for
+            end_orphan()
         for payload in frames.feed(data):
             inbox.put(decoder.decode(payload))
+
+
+def end_orphan() -> NoReturn:
+    """End this process, and those it has started: the parent is gone, nobody needs an answer."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)
 
 
 def _send(connection: socket.socket, call_id: int, kind: Kind, body: msgspec.Struct) -> None:
@@ -83,4 +90,4 @@ def _send(connection: socket.socket, call_id: int, kind: Kind, body: msgspec.Str
     try:
         connection.sendall(frame(msgspec.msgpack.encode(Answer(call_id, kind, raw))))
     except OSError:
-        os._exit(0)
+        end_orphan()

@@ -70,6 +70,15 @@ class RolloutEngine(Protocol):
         """How often it was started again."""
         ...
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether calls may overlap.
+
+        Such an engine batches the completions of all calls together, and applies a version in
+        the midst of them: each completion says which versions sampled it.
+        """
+        ...
+
     async def load_policy(self, policy: PolicyFiles) -> float:
         """Apply a version, and return how many seconds that took.
 

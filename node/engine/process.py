@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,6 +60,10 @@ class EngineSpec:
     module: str
     options: Options
     env: Mapping[str, str]
+    is_continuous: bool = False
+    """See :class:`node.engine.base.RolloutEngine`."""
+    python: str = sys.executable
+    """The interpreter of the environment that the engine is installed in."""
 
 
 def engine_spec(kind: str, options: Options) -> EngineSpec:
@@ -151,6 +156,11 @@ class ProcessEngine:
         return max(0, self._num_starts - 1)
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether calls may overlap."""
+        return self._spec.is_continuous
+
+    @property
     def pid(self) -> int | None:
         """The process id of the child that answers now."""
         return None if self._child is None else self._child.pid
@@ -235,6 +245,7 @@ class ProcessEngine:
             arguments=[to_argument(self._spec.options)],
             env=self._spec.env,
             log_path=self._log_path,
+            python=self._spec.python,
         ) as child:
             try:
                 description = await child.call(Describe(), Description, timeout_s=_START_TIMEOUT_S)

@@ -58,7 +58,11 @@ class Bench:
 
 @asynccontextmanager
 async def open_bench(
-    learner: FakeLearner | None = None, *, max_batch: int = 8, hub: MemoryHub | None = None
+    learner: FakeLearner | None = None,
+    *,
+    max_batch: int = 8,
+    hub: MemoryHub | None = None,
+    is_continuous: bool = False,
 ) -> AsyncIterator[Bench]:
     """Start a node's services, connected to a learner that is there already."""
     learner = learner or FakeLearner()
@@ -70,7 +74,8 @@ async def open_bench(
         ):
             learner.serve(theirs)
             await network.connect(PeerInfo(peer=LEARNER, addresses=(LEARNER_AT,)))
-            engine, policies, life = FakeEngine(), FakePolicies(), Life()
+            engine = FakeEngine(is_continuous=is_continuous)
+            policies, life = FakePolicies(), Life()
             faults: list[PeerReport] = []
 
             def take_faults() -> tuple[PeerReport, ...]:

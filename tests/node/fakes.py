@@ -220,6 +220,7 @@ class FakeEngine:
     seconds_per_call: float = 1.0
     applied_version: PolicyVersion | None = None
     num_restarts: int = 0
+    is_continuous: bool = False
     is_down: bool = False
     refuses_versions: set[int] = field(default_factory=set)
     deaths_left: dict[int, int] = field(default_factory=dict)
@@ -269,7 +270,7 @@ class FakeEngine:
                 logprobs=pack_floats([-math.log(2)] * 2),
                 finish_reason=FinishReason.STOP,
                 oldest_version=version,
-                newest_version=version,
+                newest_version=self.applied_version or version,
             )
             for group in groups
             for sample in group.samples

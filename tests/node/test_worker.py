@@ -95,6 +95,63 @@ async def test_a_newer_version_is_applied_between_calls_and_the_newest_wins(
     assert [version for version, _ in bench.engine.called_with] == [0, 2, 2]
 
 
+async def test_an_engine_that_batches_by_itself_gets_group_by_group_up_to_what_it_takes(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench(max_batch=10, is_continuous=True) as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10
+            bench.policies.hold(0)
+            bench.learner.give(3)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 3)
+            await trio.sleep(5)
+            # Groups of four: two of them fit.
+            assert bench.engine.called_with == [(0, 4)] * 2
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 3 * 8)
+
+    assert bench.engine.called_with == [(0, 4)] * 6
+
+
+async def test_such_an_engine_is_given_a_newer_version_in_the_midst_of_sampling(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench(is_continuous=True) as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10
+            bench.policies.hold(0)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 1)
+            await trio.sleep(1)
+            bench.policies.hold(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+
+    assert bench.engine.loaded == [0, 1]
+    assert {(r.oldest_version, r.newest_version) for r in bench.learner.rollouts} == {(0, 1)}
+
+
+async def test_when_such_an_engine_dies_in_the_midst_all_goes_back_once_and_it_goes_on_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench(is_continuous=True) as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10
+            bench.policies.hold(0)
+            bench.learner.give(2)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 2)
+            await trio.sleep(1)
+            bench.engine_dies()
+            await bench.learner.until(lambda: len(bench.learner.returned) == 2)
+            await trio.sleep(30)
+            bench.engine_comes_back()
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+
+    *had, last = bench.learner.granted
+    returned = [each.lease_id for each in bench.learner.returned]
+    assert sorted(returned) == sorted(each.lease_id for each in had)
+    assert set(submitted(bench.learner)) == keys(last)
+
+
 async def test_a_lease_for_a_version_not_yet_here_waits_for_it(
     autojump_clock: MockClock,
 ) -> None:

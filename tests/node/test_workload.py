@@ -34,8 +34,10 @@ def lease(
     return Lease(name, min_version, deadline_step, groups, sampling)
 
 
-def workload(*leases: Lease, max_leases: int = 2, max_batch: int = 8) -> Workload:
-    work = Workload(max_leases=max_leases, max_batch=max_batch)
+def workload(
+    *leases: Lease, max_leases: int = 2, max_batch: int = 8, is_continuous: bool = False
+) -> Workload:
+    work = Workload(max_leases=max_leases, max_batch=max_batch, is_continuous=is_continuous)
     work.take(is_wanted=True)
     for each in leases:
         assert work.add(each) == []
@@ -129,7 +131,7 @@ def test_a_large_lease_is_sampled_in_parts_and_small_ones_together() -> None:
     (first,) = parts_of(large.next_job(V0, [V0]))
     assert [g.group_id for g in first.groups] == [0, 1]
     assert large.next_job(V0, [V0]) is None  # one call at a time per lease
-    assert large.sampled("lease-000")
+    assert large.sampled(first)
     (second,) = parts_of(large.next_job(V0, [V0]))
     assert [g.group_id for g in second.groups] == [2]
 
@@ -155,8 +157,8 @@ def test_a_group_larger_than_a_batch_is_sampled_anyway() -> None:
 
 def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
     work = workload(lease(num_groups=1))
-    work.next_job(V0, [V0])
-    work.sampled("lease-000")
+    (part,) = parts_of(work.next_job(V0, [V0]))
+    work.sampled(part)
 
     assert work.submitted("lease-000", 3) == []
     assert work.num_rollouts == 1
@@ -166,8 +168,8 @@ def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
 
 def test_what_is_handed_back_waits_for_what_was_finished_of_it() -> None:
     work = workload(lease(num_groups=3))
-    work.next_job(V0, [V0])
-    work.sampled("lease-000")
+    (part,) = parts_of(work.next_job(V0, [V0]))
+    work.sampled(part)
 
     assert work.hand_back("engine died") == []
     assert work.submitted("lease-000", 8) == [GiveBack("lease-000", "engine died")]
@@ -175,10 +177,48 @@ def test_what_is_handed_back_waits_for_what_was_finished_of_it() -> None:
 
 def test_what_was_sampled_of_a_lease_given_up_meanwhile_is_not_submitted() -> None:
     work = workload(lease())
-    work.next_job(V0, [V0])
+    (part,) = parts_of(work.next_job(V0, [V0]))
 
     assert work.hand_back("stopped") == [GiveBack("lease-000", "stopped")]
-    assert not work.sampled("lease-000")
+    assert not work.sampled(part)
+
+
+def test_an_engine_that_batches_by_itself_is_given_groups_in_turn_as_far_as_there_is_room() -> None:
+    work = workload(
+        lease("lease-001", group_size=4), lease("lease-002", group_size=2), is_continuous=True
+    )
+
+    jobs = [parts_of(work.next_job(V0, [V0])) for _ in range(2)]
+    assert [(p.lease_id, len(p.groups), p.num_completions) for (p,) in jobs] == [
+        ("lease-001", 1, 4),
+        ("lease-001", 1, 4),
+    ]
+    assert work.next_job(V0, [V0]) is None
+    assert work.sampled(jobs[1][0])
+    (third,) = parts_of(work.next_job(V0, [V0]))
+    assert (third.lease_id, third.num_completions) == ("lease-002", 2)
+    assert not work.sampled(jobs[1][0])  # once is enough
+
+
+def test_small_groups_do_not_overtake_a_large_one_that_waits_for_room() -> None:
+    work = workload(
+        lease("lease-001", num_groups=1, group_size=4),
+        lease("lease-002", num_groups=1, group_size=7),
+        lease("lease-003", num_groups=1, group_size=2),
+        is_continuous=True,
+    )
+    (first,) = parts_of(work.next_job(V0, [V0]))
+
+    assert work.next_job(V0, [V0]) is None
+    work.sampled(first)
+    assert parts_of(work.next_job(V0, [V0]))[0].lease_id == "lease-002"
+
+
+def test_a_newer_version_goes_first_even_while_groups_are_being_sampled() -> None:
+    work = workload(lease(), is_continuous=True)
+    assert isinstance(work.next_job(V0, [V0]), Sample)
+
+    assert work.next_job(V0, [V0, V1]) == Apply(V1)
 
 
 def test_draining_keeps_what_is_begun() -> None:
@@ -215,14 +255,16 @@ def test_a_part_that_cannot_be_sampled_goes_back_with_the_reason() -> None:
 class Histories(RuleBasedStateMachine):
     """Any order of events: every lease ends once, and nothing is sampled twice."""
 
+    is_continuous = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.work = Workload(max_leases=2, max_batch=6)
+        self.work = Workload(max_leases=2, max_batch=6, is_continuous=self.is_continuous)
         self.num_made = 0
         self.open: dict[str, Lease] = {}
         self.ended: Counter[str] = Counter()
         self.asking: list[PolicyVersion] = []
-        self.engine_has: tuple[Part, ...] = ()
+        self.engine_has: list[tuple[Part, ...]] = []
         self.unsent: Counter[str] = Counter()
         self.sampled: Counter[tuple[int, int]] = Counter()
 
@@ -269,7 +311,7 @@ class Histories(RuleBasedStateMachine):
             self.open[made.lease_id] = made
             self.end(self.work.add(made))
 
-    @precondition(lambda self: not self.engine_has)
+    @precondition(lambda self: self.is_continuous or not self.engine_has)
     @rule(
         applied=st.none() | st.integers(0, 3).map(PolicyVersion),
         held=st.sets(st.integers(0, 3).map(PolicyVersion)),
@@ -283,16 +325,15 @@ class Histories(RuleBasedStateMachine):
             assert applied is not None
             for part in job.parts:
                 assert self.open[part.lease_id].min_version <= applied
-            self.engine_has = job.parts
+            self.engine_has.append(job.parts)
 
     @precondition(lambda self: self.engine_has)
-    @rule(is_good=st.booleans())
-    def engine_answers(self, is_good: bool) -> None:
-        parts, self.engine_has = self.engine_has, ()
-        for part in parts:
+    @rule(is_good=st.booleans(), index=st.integers(0, 3))
+    def engine_answers(self, is_good: bool, index: int) -> None:
+        for part in self.engine_has.pop(index % len(self.engine_has)):
             if not is_good:
                 self.end(self.work.not_sampled(part.lease_id, "bad"))
-            elif self.work.sampled(part.lease_id):
+            elif self.work.sampled(part):
                 self.unsent[part.lease_id] += part.num_completions
                 for group in part.groups:
                     for sample in group.samples:
@@ -339,3 +380,13 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = pytest.mark.filterwarnings("default")(Histories.TestCase)
 TestHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+class ContinuousHistories(Histories):
+    """The same with an engine that has several parts at once."""
+
+    is_continuous = True
+
+
+TestContinuousHistories = pytest.mark.filterwarnings("default")(ContinuousHistories.TestCase)
+TestContinuousHistories.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,6 +1,8 @@
-"""A child for tests: adds, fails, sleeps, dies."""
+"""A child for tests: adds, fails, sleeps, starts another process, dies."""
 
 import os
+import subprocess
+import sys
 import time
 
 from echo2swarm.children.worker import OnProgress, serve
@@ -24,11 +26,15 @@ class Exit(Message, frozen=True, tag="exit"):
     status: int
 
 
+class StartOther(Message, frozen=True, tag="start_other"):
+    """Start a process that sleeps, and tell its number."""
+
+
 class Sum(Message, frozen=True):
     value: int
 
 
-def handle(call: Add | Fail | Sleep | Exit, on_progress: OnProgress) -> Sum:
+def handle(call: Add | Fail | Sleep | Exit | StartOther, on_progress: OnProgress) -> Sum:
     match call:
         case Add(a, b):
             on_progress("adding", 1, 1)
@@ -41,7 +47,20 @@ def handle(call: Add | Fail | Sleep | Exit, on_progress: OnProgress) -> Sum:
             return Sum(0)
         case Exit(status):
             os._exit(status)
+        case StartOther():
+            return Sum(_start_other())
+
+
+def _start_other() -> int:
+    program = "import time; time.sleep(3600)"
+    # Not waited for: that it ends all the same is what is tested.
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.DEVNULL)
+    _others.append(other)
+    return other.pid
+
+
+_others: list["subprocess.Popen[bytes]"] = []
 
 
 if __name__ == "__main__":
-    serve(Add | Fail | Sleep | Exit, handle)  # type: ignore[arg-type]  # a union is no type[R]
+    serve(Add | Fail | Sleep | Exit | StartOther, handle)  # type: ignore[arg-type]  # a union is no type[R]

@@ -12,9 +12,16 @@ import trio
 from echo2swarm.children.parent import open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError
-from tests.echo2swarm.children.sample_child import Add, Exit, Fail, Sleep, Sum
+from tests.echo2swarm.children.sample_child import Add, Exit, Fail, Sleep, StartOther, Sum
 
 MODULE = "tests.echo2swarm.children.sample_child"
+ASYNC_MODULE = "tests.echo2swarm.children.async_sample_child"
+
+
+@pytest.fixture(params=[MODULE, ASYNC_MODULE], ids=["in turn", "at once"])
+def module(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
 
 
 def is_running(pid: int) -> bool:
@@ -25,31 +32,31 @@ def is_running(pid: int) -> bool:
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0]
 
 
-async def test_a_call_is_answered_with_progress_on_the_way() -> None:
+async def test_a_call_is_answered_with_progress_on_the_way(module: str) -> None:
     seen: list[Progress] = []
 
-    async with open_child(MODULE, name="adder") as child:
+    async with open_child(module, name="adder") as child:
         answer = await child.call(Add(2, 3), Sum, timeout_s=30, on_progress=seen.append)
 
     assert answer == Sum(5)
     assert seen == [Progress("adding", 1, 1)]
 
 
-async def test_a_failed_call_says_why_and_the_child_lives_on(tmp_path: Path) -> None:
-    async with open_child(MODULE, name="adder", log_path=tmp_path / "log") as child:
+async def test_a_failed_call_says_why_and_the_child_lives_on(module: str, tmp_path: Path) -> None:
+    async with open_child(module, name="adder", log_path=tmp_path / "log") as child:
         with pytest.raises(ChildError, match="adder: ValueError: no such sum"):
             await child.call(Fail("no such sum"), Sum, timeout_s=30)
 
         assert await child.call(Add(1, 1), Sum, timeout_s=30) == Sum(2)
 
 
-async def test_a_failure_is_told_though_its_log_can_not_be_written() -> None:
-    async with open_child(MODULE, name="adder", log_path=Path("/dev/full")) as child:
+async def test_a_failure_is_told_though_its_log_can_not_be_written(module: str) -> None:
+    async with open_child(module, name="adder", log_path=Path("/dev/full")) as child:
         with pytest.raises(ChildError, match="adder: ValueError: no such sum"):
             await child.call(Fail("no such sum"), Sum, timeout_s=30)
 
 
-async def test_the_death_of_the_child_fails_all_pending_calls(tmp_path: Path) -> None:
+async def test_the_death_of_the_child_fails_all_pending_calls(module: str, tmp_path: Path) -> None:
     failed: list[str] = []
 
     async def call(message: Sleep) -> None:
@@ -58,7 +65,7 @@ async def test_the_death_of_the_child_fails_all_pending_calls(tmp_path: Path) ->
         except ChildError as exc:
             failed.append(str(exc))
 
-    async with open_child(MODULE, name="sleeper", log_path=tmp_path / "log") as child:
+    async with open_child(module, name="sleeper", log_path=tmp_path / "log") as child:
         assert await child.call(Add(0, 0), Sum, timeout_s=30) == Sum(0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call, Sleep(3600))
@@ -73,8 +80,8 @@ async def test_the_death_of_the_child_fails_all_pending_calls(tmp_path: Path) ->
     assert all("sleeper" in message for message in failed)
 
 
-async def test_the_exit_status_is_told(tmp_path: Path) -> None:
-    async with open_child(MODULE, name="quitter", log_path=tmp_path / "log") as child:
+async def test_the_exit_status_is_told(module: str, tmp_path: Path) -> None:
+    async with open_child(module, name="quitter", log_path=tmp_path / "log") as child:
         with pytest.raises(ChildError, match="quitter"):
             await child.call(Exit(7), Sum, timeout_s=30)
 
@@ -87,9 +94,11 @@ async def test_a_call_over_its_time_is_an_error_and_later_calls_get_their_own_an
         assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
 
 
-async def test_leaving_the_context_ends_a_busy_child_and_its_tasks(tmp_path: Path) -> None:
+async def test_leaving_the_context_ends_a_busy_child_and_its_tasks(
+    module: str, tmp_path: Path
+) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
-    async with open_child(MODULE, name="sleeper", log_path=tmp_path / "log") as child:
+    async with open_child(module, name="sleeper", log_path=tmp_path / "log") as child:
         await child.call(Add(0, 0), Sum, timeout_s=30)
         with trio.move_on_after(0.2):
             await child.call(Sleep(3600), Sum)
@@ -99,27 +108,67 @@ async def test_leaving_the_context_ends_a_busy_child_and_its_tasks(tmp_path: Pat
     assert trio.lowlevel.current_statistics().tasks_living == before
 
 
+async def test_calls_are_worked_on_at_once_where_the_child_can() -> None:
+    answers: list[Sum] = []
+
+    async with open_child(ASYNC_MODULE, name="adder") as child, trio.open_nursery() as nursery:
+
+        async def sleep() -> None:
+            answers.append(await child.call(Sleep(3600), Sum))
+
+        nursery.start_soon(sleep)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await child.call(Add(2, 3), Sum, timeout_s=30) == Sum(5)
+        nursery.cancel_scope.cancel()
+
+    assert not answers
+
+
+@pytest.mark.parametrize("how", ["leave", "kill", "die"])
+async def test_what_a_child_has_started_ends_with_it(module: str, how: str, tmp_path: Path) -> None:
+    async with open_child(module, name="starter", log_path=tmp_path / "log") as child:
+        other = (await child.call(StartOther(), Sum, timeout_s=30)).value
+        assert is_running(other)
+        if how == "kill":
+            child.kill()
+            await child.wait_dead()
+        elif how == "die":
+            with pytest.raises(ChildError):
+                await child.call(Exit(1), Sum, timeout_s=30)
+        if how != "leave":
+            await until_ended(other)
+
+    await until_ended(other)
+
+
+async def until_ended(pid: int) -> None:
+    with trio.fail_after(10):
+        while is_running(pid):  # noqa: ASYNC110
+            await trio.sleep(0.02)
+
+
 @pytest.mark.processes
-def test_a_child_does_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+def test_a_child_does_not_outlive_a_parent_that_was_killed(module: str, tmp_path: Path) -> None:
     script = f"""
 import trio
 from echo2swarm.children.parent import open_child
-from tests.echo2swarm.children.sample_child import Add, Sleep, Sum
+from tests.echo2swarm.children.sample_child import Sleep, StartOther, Sum
 async def main():
-    async with open_child({MODULE!r}, name="sleeper") as child:
-        await child.call(Add(0, 0), Sum)
-        print(child.pid, flush=True)
+    async with open_child({module!r}, name="sleeper") as child:
+        other = await child.call(StartOther(), Sum)
+        print(child.pid, other.value, flush=True)
         await child.call(Sleep(3600), Sum)
 trio.run(main)
 """
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        pid = int(next(line for line in parent.stdout if line.strip().isdigit()))
+        pids = list(map(int, parent.stdout.readline().split()))
         parent.kill()
         parent.wait()
 
+    assert len(pids) == 2
     for _ in range(200):
-        if not is_running(pid):
+        if not any(map(is_running, pids)):
             break
         signal.sigtimedwait([], 0.05)
-    assert not is_running(pid)
+    assert not any(map(is_running, pids))

@@ -1,0 +1,90 @@
+"""The child's side for libraries with an event loop: calls are answered as they finish.
+
+Any number of calls is worked on at once, so that an engine may batch them as it likes.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from echo2swarm.children.wire import (
+    MAX_FRAME_BYTES,
+    SOCKET_FD_VARIABLE,
+    Answer,
+    Call,
+    Failure,
+    Kind,
+    Progress,
+)
+from echo2swarm.children.worker import OnProgress, end_orphan
+from protocols.framing import FrameDecoder, frame
+
+R = TypeVar("R")
+
+Handle = Callable[[R, OnProgress], Awaitable[msgspec.Struct]]
+
+
+async def serve(calls: type[R], handle: Handle[R]) -> None:
+    """Answer calls until the parent closes the socket; then end the process.
+
+    Args:
+        calls: the struct, or the tagged union of structs, that calls are.
+        handle: computes the answer to one call, beside others. What it raises is sent to the
+            parent as an error, and the child goes on.
+    """
+    # The terminal's Ctrl-C is for the parent, which decides what becomes of the child.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(os.environ.pop(SOCKET_FD_VARIABLE)))
+    # Not for processes that we start: as long as they had it, our death would not be seen.
+    connection.set_inheritable(False)
+    reader, writer = await asyncio.open_connection(sock=connection)
+    server = _Server(writer, msgspec.msgpack.Decoder(calls), handle)
+    frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
+    decoder = msgspec.msgpack.Decoder(Call)
+    async with asyncio.TaskGroup() as tasks:
+        while True:
+            with suppress(ConnectionError):
+                if data := await reader.read(1 << 20):
+                    for payload in frames.feed(data):
+                        tasks.create_task(server.answer(decoder.decode(payload)))
+                    continue
+            end_orphan()
+
+
+class _Server:
+    def __init__(
+        self,
+        writer: asyncio.StreamWriter,
+        decoder: "msgspec.msgpack.Decoder[R]",
+        handle: Handle[R],
+    ) -> None:
+        self._writer = writer
+        self._decoder = decoder
+        self._handle = handle
+
+    async def answer(self, call: Call) -> None:
+        def on_progress(what: str, done: float, total: float) -> None:
+            self._send(call.call_id, Kind.PROGRESS, Progress(what, done, total))
+
+        try:
+            result = await self._handle(self._decoder.decode(call.body), on_progress)
+        except Exception as exc:
+            with suppress(OSError):  # the log may lie on the full disk that this is about
+                traceback.print_exc()
+            failure = Failure(type(exc).__name__, str(exc)[:4000])
+            self._send(call.call_id, Kind.ERROR, failure)
+        else:
+            self._send(call.call_id, Kind.RESULT, result)
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
+    def _send(self, call_id: int, kind: Kind, body: msgspec.Struct) -> None:
+        raw = msgspec.Raw(msgspec.msgpack.encode(body))
+        self._writer.write(frame(msgspec.msgpack.encode(Answer(call_id, kind, raw))))
