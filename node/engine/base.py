@@ -28,7 +28,7 @@ class EngineLostError(EngineDownError):
 
 
 class EngineBrokenError(SwarmError):
-    """The engine died again and again; the node gives up."""
+    """The engine can't work on this machine, or died again and again; the node gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

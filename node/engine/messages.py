@@ -54,7 +54,7 @@ class Generated(Message, frozen=True):
 
 
 class Describe(Message, frozen=True, tag="describe"):
-    """Ask for the engine's name and device."""
+    """Ask for the engine's name and device; an error says why it can't work on this machine."""
 
 
 class Description(Message, frozen=True):

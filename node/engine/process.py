@@ -122,7 +122,8 @@ async def open_engine(
         on_event: told, from the event loop, whenever it is ready or has died.
 
     Raises:
-        EngineBrokenError: it died too often in a row; this cancels the context's body.
+        EngineBrokenError: it died too often in a row, or says itself that it can't work here;
+            this cancels the context's body.
     """
     engine = ProcessEngine(spec, log_path, on_event)
     async with trio.open_nursery() as nursery:
@@ -248,7 +249,14 @@ class ProcessEngine:
             python=self._spec.python,
         ) as child:
             try:
-                description = await child.call(Describe(), Description, timeout_s=_START_TIMEOUT_S)
+                try:
+                    description = await child.call(
+                        Describe(), Description, timeout_s=_START_TIMEOUT_S
+                    )
+                except ChildError as exc:
+                    if not exc.error:
+                        raise  # it died, or hangs
+                    raise EngineBrokenError(str(exc)) from exc
                 self._child = child
                 log.info("engine.ready", engine=description.engine, device=description.device)
                 self._on_event(EngineReady(description))

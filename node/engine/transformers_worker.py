@@ -7,6 +7,7 @@ transformers are imported by the ``transformers_*`` modules here, and nowhere el
 import os
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -33,10 +34,19 @@ Answer = Description | PolicyLoaded | Generated
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device that ``name`` means; ``auto`` takes a GPU if there is one."""
+    """Return the device that ``name`` means; ``auto`` takes a GPU if there is one.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    device = torch.device(name)
+    num_gpus = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= num_gpus:
+        found = f"{num_gpus} that torch {torch.__version__} can use" if num_gpus else "none"
+        raise ValueError(f"no GPU {name} here, there are {found}; choose another --device")
+    return device
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -67,11 +77,18 @@ class TransformersEngine:
 
     def __init__(self, options: TransformersOptions) -> None:
         self._options = options
-        self._device = choose_device(options.device)
-        self._dtype = choose_dtype(options.dtype, self._device)
         self._model: PreTrainedModel | None = None
         self._config: bytes = b""
         self._version = -1
+
+    @cached_property
+    def _device(self) -> torch.device:
+        # Not before the first call, which can be answered with what is wrong with it.
+        return choose_device(self._options.device)
+
+    @cached_property
+    def _dtype(self) -> torch.dtype:
+        return choose_dtype(self._options.dtype, self._device)
 
     def handle(
         self, call: EngineCall, on_progress: OnProgress

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 import trio
 
 from echo2swarm.errors import ChildError
 from node.engine.base import (
+    EngineBrokenError,
     EngineDied,
     EngineDownError,
     EngineEvent,
@@ -195,6 +197,23 @@ async def test_it_says_what_it_is_and_samples_nothing_without_a_policy(
     assert isinstance(ready, EngineReady)
     assert ready.description.engine == kind
     assert ready.description.device
+
+
+@STARTS
+@pytest.mark.model
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+async def test_a_device_that_is_not_there_is_told_at_once_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    spec = engine_spec("transformers", TransformersOptions(device="cuda:7"))
+    events: list[EngineEvent] = []
+
+    broken = pytest.RaisesExc(EngineBrokenError, match="no GPU cuda:7 here")
+    with pytest.RaisesGroup(broken, flatten_subgroups=True):
+        async with open_engine(spec, log_path=tmp_path / "log", on_event=events.append):
+            await trio.sleep_forever()
+
+    assert events == []
 
 
 def test_every_engine_with_options_is_tested_here() -> None:
