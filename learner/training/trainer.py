@@ -7,30 +7,20 @@ those of the weights at the start of the update, and one forward pass gives both
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-import numpy as np
 import torch
 
 from learner.config import TrainerTable
-from learner.training.batch import Batch, make_batch
-from learner.training.batching import MicroBatch, make_micro_batches
-from learner.training.checkpoint import load_checkpoint, save_checkpoint
+from learner.training.batch import make_batch
+from learner.training.checkpoint import copy_state, load_checkpoint
 from learner.training.folders import new_folder
 from learner.training.hardware import autocast_dtype, device_of, resident_bytes
 from learner.training.messages import Start, Started, TrainGroup, Updated
-from learner.training.objective import Trained, kl_penalties, surrogate_losses, token_metrics
-from learner.training.optimizer import apply_gradients, learning_rate, make_optimizer
+from learner.training.optimize import OnProgress, optimize
+from learner.training.optimizer import make_optimizer
 from learner.training.policy import Policy, load_model
-from learner.training.rounding import rounded
 from learner.training.weights import model_tensors, write_weights
-
-OnProgress = Callable[[str, float, float], None]
-
-_MAX_LOGITS: Final = 1 << 25
-"""Logits held at once: 128 MiB, a few times over."""
 
 
 class Trainer:
@@ -89,8 +79,18 @@ class Trainer:
         drift_by_peer: dict[str, float] = {}
         metrics |= {"is_without_signal": float(not batch.samples), "is_not_finite": 0.0}
         if batch.samples:
-            found, drift_by_peer = self._optimize(batch, on_progress)
-            metrics |= found
+            optimized = optimize(
+                self._policy,
+                self._optimizer,
+                batch,
+                self._table,
+                step=step,
+                reference=self._reference,
+                publish_dtype=self._publish_dtype,
+                on_progress=on_progress,
+            )
+            metrics |= optimized.metrics
+            drift_by_peer = optimized.drift_by_peer
         self.step += 1
         metrics["update_s"] = time.perf_counter() - started_s
         metrics["update_cpu_s"] = time.process_time() - started_cpu_s
@@ -102,142 +102,6 @@ class Trainer:
         with new_folder(folder) as partial:
             return write_weights(partial, model_tensors(self._model), self._publish_dtype)
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Write all state into the new ``folder``."""
-        save_checkpoint(folder, self._model, self._optimizer, step=self.step)
-
-    def _optimize(
-        self, batch: Batch, on_progress: OnProgress
-    ) -> tuple[dict[str, float], dict[str, float]]:
-        table = self._table
-        micro_batches = make_micro_batches(
-            batch.samples,
-            max_tokens=table.micro_batch_tokens,
-            hidden_size=self._policy.hidden_size,
-            share_prefixes=self._policy.shares_prefixes,
-        )
-        tokens = _Tokens.of(batch, self._policy.device, has_reference=bool(self._reference))
-        try:
-            with rounded(self._model.parameters(), self._publish_dtype):
-                for number, micro in enumerate(micro_batches):
-                    on_progress("micro-batches", number, len(micro_batches))
-                    self._accumulate(micro, tokens)
-        except BaseException:
-            self._optimizer.zero_grad(set_to_none=True)
-            raise
-        lr = learning_rate(self.step, table)
-        stepped = apply_gradients(self._optimizer, lr=lr, max_norm=table.max_grad_norm)
-        metrics = {
-            "loss": float(tokens.loss),
-            "grad_norm": stepped.grad_norm,
-            "learning_rate": lr,
-            "is_not_finite": float(not stepped.is_applied),
-            "num_tokens_computed": sum(micro.num_tokens for micro in micro_batches),
-            **token_metrics(
-                tokens.trained(),
-                clip_low=table.clip_low,
-                clip_high=table.clip_high,
-                importance_cap=table.importance_cap,
-            ),
-        }
-        return metrics, _drift_by_peer(batch, tokens)
-
-    def _accumulate(self, micro: MicroBatch, tokens: "_Tokens") -> None:
-        """Add the gradient of one micro-batch to what the parameters hold.
-
-        The vocabulary makes logits by far the largest tensors. They are made, used and dropped
-        a few positions at a time: each piece leaves its gradient with the last layer's weights
-        and with the features, which then carry it through the rest of the model at once.
-        """
-        features_PH = self._policy.features(micro)
-        leaf_PH = features_PH.detach().requires_grad_()
-        reference_PH = None
-        if self._reference is not None:
-            with torch.no_grad():
-                reference_PH = self._reference.features(micro)
-        num_positions = len(micro.source_P)
-        num_at_once = max(1, _MAX_LOGITS // self._policy.vocab_size)
-        for start in range(0, num_positions, num_at_once):
-            stop = min(start + num_at_once, num_positions)
-            begin, end = np.searchsorted(micro.source_M, [start, stop])
-            at_M = self._policy.tensor(micro.source_M[begin:end] - start)
-            target_M = self._policy.tensor(micro.target_M[begin:end])
-            index_M = self._policy.tensor(micro.index_M[begin:end])
-            logits_PV = self._policy.logits(leaf_PH[start:stop])
-            norms_P = logits_PV.logsumexp(-1)
-            policy_M = logits_PV[at_M, target_M] - norms_P[at_M]
-            tokens.policy_N[index_M] = policy_M.detach()
-            tokens.entropy_N[index_M] = _entropies(logits_PV.detach(), norms_P.detach())[at_M]
-            losses_M = surrogate_losses(
-                policy_M,
-                policy_M.detach(),
-                tokens.behaviour_N[index_M],
-                tokens.advantages_N[index_M],
-                clip_low=self._table.clip_low,
-                clip_high=self._table.clip_high,
-                importance_cap=self._table.importance_cap,
-            )
-            if self._reference is not None and reference_PH is not None:
-                with torch.no_grad():
-                    reference_logits_PV = self._reference.logits(reference_PH[start:stop])
-                    reference_M = reference_logits_PV.log_softmax(-1)[at_M, target_M]
-                assert tokens.reference_N is not None  # noqa: S101 - made together
-                tokens.reference_N[index_M] = reference_M
-                losses_M = losses_M + self._table.kl_coefficient * kl_penalties(
-                    policy_M, reference_M
-                )
-            loss = (tokens.weights_N[index_M] * losses_M).sum()
-            loss.backward()
-            tokens.loss += loss.detach()
-        features_PH.backward(leaf_PH.grad)
-
-
-def _entropies(logits_PV: torch.Tensor, norms_P: torch.Tensor) -> torch.Tensor:
-    probabilities_PV = (logits_PV - norms_P[:, None]).exp_()
-    return norms_P - (probabilities_PV * logits_PV).sum(-1)
-
-
-@dataclass(slots=True)
-class _Tokens:
-    """A batch's completion tokens on the device, and what the forward pass finds out of them."""
-
-    behaviour_N: torch.Tensor
-    advantages_N: torch.Tensor
-    weights_N: torch.Tensor
-    policy_N: torch.Tensor
-    entropy_N: torch.Tensor
-    reference_N: torch.Tensor | None
-    loss: torch.Tensor
-
-    @classmethod
-    def of(cls, batch: Batch, device: torch.device, *, has_reference: bool) -> "_Tokens":
-        behaviour_N = torch.from_numpy(batch.behaviour_N).to(device)
-        return cls(
-            behaviour_N=behaviour_N,
-            advantages_N=torch.from_numpy(batch.advantages_N).to(device),
-            weights_N=torch.from_numpy(batch.weights_N).to(device),
-            policy_N=torch.zeros_like(behaviour_N),
-            entropy_N=torch.zeros_like(behaviour_N),
-            reference_N=torch.zeros_like(behaviour_N) if has_reference else None,
-            loss=torch.zeros((), device=device),
-        )
-
-    def trained(self) -> Trained:
-        return Trained(
-            policy_N=self.policy_N,
-            prox_N=self.policy_N,
-            behaviour_N=self.behaviour_N,
-            advantages_N=self.advantages_N,
-            entropy_N=self.entropy_N,
-            reference_N=self.reference_N,
-        )
-
-
-def _drift_by_peer(batch: Batch, tokens: _Tokens) -> dict[str, float]:
-    drift_N = (tokens.policy_N - tokens.behaviour_N).abs().cpu().numpy()
-    sums: dict[str, tuple[float, int]] = {}
-    for sample, peer in zip(batch.samples, batch.peers, strict=True):
-        total, count = sums.get(peer, (0.0, 0))
-        part = drift_N[sample.first : sample.first + sample.num_completion]
-        sums[peer] = total + float(part.sum(dtype=np.float64)), count + part.size
-    return {peer: total / count for peer, (total, count) in sums.items()}
+    def copy_state(self) -> Callable[[Path], None]:
+        """Copy all state, and return what writes the copy into a new folder, in any thread."""
+        return copy_state(self._model, self._optimizer, step=self.step)

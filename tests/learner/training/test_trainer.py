@@ -107,7 +107,7 @@ def test_logits_in_pieces_give_the_same_gradient(monkeypatch: pytest.MonkeyPatch
     whole, pieces = trainer_of(start()), trainer_of(start())
 
     metrics = whole.update(0, groups, silent).metrics
-    monkeypatch.setattr("learner.training.trainer._MAX_LOGITS", 3 * 16)
+    monkeypatch.setattr("learner.training.gradient._MAX_LOGITS", 3 * 16)
     other = pieces.update(0, groups, silent).metrics
 
     assert metrics["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
