@@ -85,7 +85,7 @@ def main() -> None:
         trainer.write_weights(Path(scratch) / "weights")
         print(f"weights written in {time.perf_counter() - started_s:.2f} s")
         started_s = time.perf_counter()
-        trainer.save_checkpoint(Path(scratch) / "checkpoint")
+        trainer.copy_state()(Path(scratch) / "checkpoint")
         print(f"checkpoint saved in {time.perf_counter() - started_s:.2f} s")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 

@@ -20,6 +20,10 @@ class StoreError(SwarmError):
     """Files on disk are missing, damaged, or can't be written."""
 
 
+class DiskFullError(StoreError):
+    """There is no room left: what was not written may be tried again when there is."""
+
+
 class ChildError(SwarmError):
     """A child process (engine, trainer, scorer) died, hung or answered with an error.
 

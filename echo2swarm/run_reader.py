@@ -18,7 +18,7 @@ from echo2swarm.shares import Shares, read_shares
 from echo2swarm.status_client import read_status
 from protocols.status import StatusReply
 
-LEDGER_FORMAT: Final = 1
+LEDGER_FORMATS: Final = (1, 2)
 APPLIED_EVENT: Final = "version.applied"
 PUBLISHED_EVENT: Final = "version.published"
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
@@ -115,8 +115,9 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
     try:
         with closing(_open_read_only(path)) as db:
             (found,) = db.execute("PRAGMA user_version").fetchone()
-            if found != LEDGER_FORMAT:
-                missing.append(f"{path.name}: it has format {found}, this reads {LEDGER_FORMAT}")
+            if found not in LEDGER_FORMATS:
+                newest = max(LEDGER_FORMATS)
+                missing.append(f"{path.name}: it has format {found}, this reads up to {newest}")
                 return None
             meta = dict(db.execute("SELECT key, value FROM meta"))
             names = dict(db.execute("SELECT peer, name FROM nodes"))

@@ -1,10 +1,10 @@
 """Composition root of ``echo2-learner serve``: opens everything, in this order, and closes it.
 
-    run directory and its event log
+    run directory (held by whoever called), its event log
       model folder (prepared in a process of its own)
       identity (locked: one process per run)
         network, so that a port in use is told before a model is loaded
-          scorer process, ledger, weights library, trainer process
+          ledger, scorer process, trainer process, weights library
             the learner at work, until done or interrupted
 
 If the trainer dies, all of it is closed and opened again from the last checkpoint, as
@@ -26,6 +26,7 @@ import structlog
 import trio
 
 from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
+from echo2swarm.disk import write_atomically
 from echo2swarm.errors import ConfigError, SwarmError
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.jsonlines import JsonLines
@@ -48,7 +49,8 @@ from learner.loop.replay import replay
 from learner.loop.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
 from learner.nodes.links import Links
-from learner.run_dir import RunDir, write_atomically
+from learner.resuming import choose_checkpoint
+from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
 from learner.training.messages import Start
@@ -121,6 +123,14 @@ async def _serve_once(
     async with AsyncExitStack() as stack:
         stack.callback(run_dir.clean)
         network = await stack.enter_async_context(_open_network(config, identity))
+        ledger = await stack.enter_async_context(
+            open_ledger(
+                run_dir.ledger,
+                run_id=run_dir.run_id,
+                max_staleness=config.rollouts.max_staleness,
+            )
+        )
+        checkpoint = await choose_checkpoint(run_dir, ledger) if resume else None
         scorer = await stack.enter_async_context(
             open_scorer(
                 config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
@@ -129,7 +139,6 @@ async def _serve_once(
         stop_tokens = scorer.opened.stop_token_ids
         if len(stop_tokens) > MAX_STOP_TOKENS:
             raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
-        checkpoint = run_dir.newest_checkpoint() if resume else None
         trainer = await stack.enter_async_context(
             open_trainer(
                 Start(
@@ -141,13 +150,6 @@ async def _serve_once(
                     max_new_tokens=config.rollouts.max_new_tokens,
                 ),
                 log_path=run_dir.logs / "trainer.log",
-            )
-        )
-        ledger = await stack.enter_async_context(
-            open_ledger(
-                run_dir.ledger,
-                run_id=run_dir.run_id,
-                max_staleness=config.rollouts.max_staleness,
             )
         )
         left_over = await _take_up(serving, ledger, trainer, resume=resume)
@@ -197,9 +199,14 @@ async def _serve_once(
                 ),
                 ledger=ledger,
                 metrics=stack.enter_context(JsonLines(run_dir.metrics)),
-                save_checkpoint=Checkpoints(
-                    run_dir, trainer, ledger, keep=config.checkpoint.keep
-                ).save,
+                checkpoints=Checkpoints(
+                    run_dir.checkpoints,
+                    trainer,
+                    ledger,
+                    table=config.checkpoint,
+                    first_step=run_dir.first_step,
+                    saved_step=checkpoint.step if checkpoint else None,
+                ),
                 sampling=sampling,
                 vocab_size=trainer.started.vocab_size,
                 step=trainer.started.step + len(left_over.updates),

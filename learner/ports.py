@@ -1,6 +1,6 @@
 """What the learner's loops need from others: the trainer, the scorer, the broadcast."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -21,8 +21,30 @@ class Trainer(Protocol):
         """Write the present weights as safetensors into a new folder."""
         ...
 
-    async def save_checkpoint(self, folder: Path) -> None:
-        """Write all state into a new folder."""
+    async def save_checkpoint(
+        self, folder: Path, *, in_background: bool, on_copied: Callable[[], None]
+    ) -> None:
+        """Write all state, as it is now, into a new folder.
+
+        In the background, other calls are answered while it is written; ``on_copied`` is called
+        as soon as they are.
+        """
+        ...
+
+
+class Saver(Protocol):
+    """Keeps checkpoints."""
+
+    def is_due(self, step: int) -> bool:
+        """Whether the state after ``step`` updates is to be saved."""
+        ...
+
+    async def save(self, step: int) -> None:
+        """Have the state saved, which is that after ``step`` updates; training may then go on."""
+        ...
+
+    async def save_last(self, step: int) -> None:
+        """Save the state after ``step`` updates; returns when it is on disk."""
         ...
 
 

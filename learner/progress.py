@@ -40,6 +40,8 @@ class Progress:
     timeline: Timeline
     is_finished: bool = False
     reward_mean: float | None = None
+    num_skipped_steps: int = 0
+    """Updates that were not applied, since this process started."""
     train_s: RecentValues = field(default_factory=lambda: RecentValues(WINDOW_S))
     step_s: RecentValues = field(default_factory=lambda: RecentValues(WINDOW_S))
     """From one update's end to the next one's."""

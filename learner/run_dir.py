@@ -2,7 +2,7 @@
 
 Its files::
 
-run.json            the run's id, made once
+run.json            the run's id, made once, and which checkpoint it was forked from
 config.toml         the resolved configuration
 identity            the learner's key; whoever has it can sign for the run
 ticket.txt          what contributors join with
@@ -13,46 +13,41 @@ status.json         the state of the run, written each second
 checkpoints/        step-00000010/ and so on, complete by their name
 weights/            the versions that nodes fetch
 logs/               output of trainer and scorer
+lock                held by the learner at work
 """
 
+import fcntl
 import os
 import secrets
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from echo2swarm.disk import write_atomically
 from echo2swarm.errors import StoreError, UsageError
+from learner.checkpoint_store import Checkpoint, CheckpointStore
 from protocols.ids import RunId
 
-_PARTIAL: Final = ".partial"
-_STEP_PREFIX: Final = "step-"
 
-
-class _RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    run_id: str
-
-
-class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a checkpoint's run was; lies beside the trainer's state."""
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The checkpoint of another run that a run began with."""
 
     run_id: str
+    folder: str
     step: int
+    forked_unix_s: float
+    has_fresh_optimizer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A complete checkpoint."""
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``run.json``."""
 
-    step: int
-    folder: Path
-
-    @property
-    def trainer(self) -> Path:
-        """What the trainer saved."""
-        return self.folder / "trainer"
+    run_id: str
+    forked_from: Origin | None = None
 
 
 class RunDir:
@@ -62,10 +57,13 @@ class RunDir:
     CONFIG: Final = "config.toml"
     RUN: Final = "run.json"
     LEDGER: Final = "ledger.sqlite"
+    CHECKPOINTS: Final = "checkpoints"
+    LOCK: Final = "lock"
 
-    def __init__(self, folder: Path, run_id: RunId) -> None:
+    def __init__(self, folder: Path, run_id: RunId, *, forked_from: Origin | None = None) -> None:
         self.folder = folder
         self.run_id = run_id
+        self.forked_from = forked_from
         self.identity = folder / "identity"
         self.ticket = folder / self.TICKET
         self.config = folder / self.CONFIG
@@ -76,43 +74,21 @@ class RunDir:
         self.weights = folder / "weights"
         self.logs = folder / "logs"
         self.snapshots = folder / "snapshots"
-        self.checkpoints = folder / "checkpoints"
+        self.checkpoints = CheckpointStore(folder / self.CHECKPOINTS, run_id)
+
+    @property
+    def first_step(self) -> int:
+        """The step of the weights that the run began with."""
+        return self.forked_from.step if self.forked_from else 0
 
     def newest_checkpoint(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint of this run."""
-        return max(self._all_checkpoints(), key=lambda c: c.step, default=None)
-
-    def oldest_checkpoint(self) -> Checkpoint | None:
-        """Return the oldest complete checkpoint kept."""
-        return min(self._all_checkpoints(), key=lambda c: c.step, default=None)
-
-    def begin_checkpoint(self, step: int) -> Path:
-        """Return a new folder for the trainer's state; it counts once completed."""
-        partial = self.checkpoints / f"{_STEP_PREFIX}{step:08d}{_PARTIAL}"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        return partial / "trainer"
-
-    def complete_checkpoint(self, step: int, *, keep: int) -> Checkpoint:
-        """Make the begun checkpoint count, and delete all but the newest ``keep``."""
-        name = f"{_STEP_PREFIX}{step:08d}"
-        partial, folder = self.checkpoints / (name + _PARTIAL), self.checkpoints / name
-        position = Position(run_id=self.run_id, step=step)
-        write_atomically(partial / "position.json", msgspec.json.encode(position))
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        sync_folder(self.checkpoints)
-        for old in sorted(self._all_checkpoints(), key=lambda c: c.step)[:-keep]:
-            shutil.rmtree(old.folder, ignore_errors=True)
-        return Checkpoint(step, folder)
+        """Return the newest completed checkpoint of this run."""
+        return max(self.checkpoints.all(), key=lambda c: c.step, default=None)
 
     def clean(self) -> None:
         """Remove what a process that was killed left unfinished."""
         shutil.rmtree(self.snapshots, ignore_errors=True)
-        if self.checkpoints.is_dir():
-            for folder in self.checkpoints.iterdir():
-                if folder.name.endswith(_PARTIAL):
-                    shutil.rmtree(folder, ignore_errors=True)
+        self.checkpoints.clean()
 
     def forget_versions_after(self, step: int) -> None:
         """Delete the published versions beyond ``step``: they will be made anew."""
@@ -120,50 +96,107 @@ class RunDir:
             if path.stem.isdigit() and int(path.stem) > step:
                 path.unlink()
 
-    def _all_checkpoints(self) -> list[Checkpoint]:
-        found = []
-        folders = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
-        for folder in folders:
-            if folder.name.endswith(_PARTIAL):
-                continue
-            try:
-                data = (folder / "position.json").read_bytes()
-                position = msgspec.json.decode(data, type=Position)
-            except (OSError, msgspec.MsgspecError):
-                continue
-            if position.run_id == self.run_id:
-                found.append(Checkpoint(position.step, folder))
-        return found
-
 
 def open_run_dir(folder: Path, *, name: str, resume: bool) -> RunDir:
-    """Make the directory of a new run, or find that of an old one.
+    """Make the directory of a new run, or find that of an old one; :func:`hold` it first.
 
     Raises:
         UsageError: it exists and is not to be resumed, or is to be and does not.
         StoreError: it is no run directory, or can't be written.
     """
-    run_file = folder / RunDir.RUN
-    if resume:
-        if not run_file.is_file():
-            raise no_run_in(folder)
-        try:
-            run_id = msgspec.json.decode(run_file.read_bytes(), type=_RunFile).run_id
-        except msgspec.MsgspecError as exc:
-            raise StoreError(f"{run_file} is damaged: {exc}") from exc
-        run_dir = RunDir(folder, RunId(run_id))
-    else:
-        if not _is_free(folder):
+    if not resume:
+        return make_run_dir(folder, name=name)
+    run_dir = read_run_dir(folder)
+    if not run_dir.ledger.is_file():
+        if run_dir.newest_checkpoint() is None:
             raise UsageError(
-                f"{folder} exists already; go on with that run by --resume, or choose another "
-                "directory by --run-dir or --name"
+                f"{folder}: the run has done nothing yet that could be resumed; leave out --resume"
             )
-        run_dir = RunDir(folder, RunId(f"{name}-{secrets.token_hex(3)}"))
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_file, msgspec.json.encode(_RunFile(run_dir.run_id)))
-    run_dir.logs.mkdir(exist_ok=True)
-    run_dir.checkpoints.mkdir(exist_ok=True)
+        raise StoreError(
+            f"{run_dir.ledger} is missing, and without it nobody knows what the run has done; "
+            f"restore it, or begin a new run: echo2-learner fork {folder} --run-dir NEW"
+        )
+    _make_folders(run_dir)
     return run_dir
+
+
+def make_run_dir(folder: Path, *, name: str, forked_from: Origin | None = None) -> RunDir:
+    """Make the directory of a new run.
+
+    Raises:
+        UsageError: there is something already.
+    """
+    if not is_free(folder):
+        raise UsageError(
+            f"{folder} exists already; go on with that run by --resume, or choose another "
+            "directory by --run-dir or --name"
+        )
+    run_id = RunId(f"{name}-{secrets.token_hex(3)}")
+    run_dir = RunDir(folder, run_id, forked_from=forked_from)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / RunDir.RUN, msgspec.json.encode(RunFile(run_id, forked_from)))
+    _make_folders(run_dir)
+    return run_dir
+
+
+def read_run_dir(folder: Path) -> RunDir:
+    """Return what is in ``folder``; nothing is written.
+
+    Raises:
+        UsageError: there is no run.
+        StoreError: its file is damaged.
+    """
+    run_file = folder / RunDir.RUN
+    try:
+        run = msgspec.json.decode(run_file.read_bytes(), type=RunFile)
+    except FileNotFoundError:
+        raise no_run_in(folder) from None
+    except msgspec.MsgspecError as exc:
+        raise StoreError(f"{run_file} is damaged: {exc}") from exc
+    return RunDir(folder, RunId(run.run_id), forked_from=run.forked_from)
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Have the run directory for this process alone; nothing in it was touched before.
+
+    The system lets go of it if this process dies. The folder is made if it is missing, and
+    removed again if nothing came of it.
+
+    Raises:
+        UsageError: another learner works there.
+    """
+    is_new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(
+            folder / RunDir.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
+        )
+    except OSError as exc:
+        raise StoreError(f"can't use run directory {folder}: {exc.strerror or exc}") from exc
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "another"
+            raise UsageError(
+                f"{folder}: a learner is at work there already (process {holder}); "
+                "stop it, or choose another directory by --run-dir or --name"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+        if is_new and not (folder / RunDir.RUN).exists():
+            (folder / RunDir.LOCK).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _make_folders(run_dir: RunDir) -> None:
+    run_dir.logs.mkdir(exist_ok=True)
+    run_dir.checkpoints.folder.mkdir(exist_ok=True)
 
 
 def no_run_in(folder: Path) -> UsageError:
@@ -171,7 +204,7 @@ def no_run_in(folder: Path) -> UsageError:
     return UsageError(f"{folder}: there is no run to resume; leave out --resume to begin one")
 
 
-def _is_free(folder: Path) -> bool:
+def is_free(folder: Path) -> bool:
     """Whether a run may begin in ``folder``.
 
     It may where one failed before it had a ledger, as for a port in use: what that left
@@ -181,31 +214,7 @@ def _is_free(folder: Path) -> bool:
         return True
     if not folder.is_dir():
         return False
-    names = {path.name for path in folder.iterdir()}
+    names = {path.name for path in folder.iterdir()} - {RunDir.LOCK}
+    if any((folder / RunDir.CHECKPOINTS).glob("step-*")):
+        return False
     return not names or (RunDir.RUN in names and RunDir.LEDGER not in names)
-
-
-def write_atomically(path: Path, data: bytes, *, is_durable: bool = True) -> None:
-    """Write a file so that readers see all of it or the one before."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            if is_durable:
-                os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as exc:
-        temporary.unlink(missing_ok=True)
-        # A write that fails, unlike an open, does not say of which file.
-        exc.filename = exc.filename or str(path)
-        raise
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -35,9 +35,10 @@ from learner.intake.checks import ContentRules
 from learner.intake.rollout_service import RolloutService
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
+from learner.loop.checkpoints import Checkpoints
 from learner.loop.publishing import Publishing
 from learner.loop.trainer_client import TrainerLostError
-from learner.loop.training_loop import Save, TrainingLoop
+from learner.loop.training_loop import TrainingLoop
 from learner.nodes.activator import Activator
 from learner.nodes.links import Links
 from learner.nodes.membership import Membership
@@ -73,7 +74,7 @@ class Parts:
     publisher: Publisher
     ledger: Ledger
     metrics: JsonLines
-    save_checkpoint: Save
+    checkpoints: Checkpoints
     sampling: SamplingParams
     vocab_size: int
     step: int
@@ -160,8 +161,8 @@ class Learner:
             bell=self._bell,
             snapshots=parts.snapshots,
             hand_on=self._publishing.hand_on,
-            save=parts.save_checkpoint,
-            save_every=config.checkpoint.every_steps,
+            saver=parts.checkpoints,
+            max_skipped=config.trainer.max_skipped_steps,
         )
 
     def stop(self) -> None:
@@ -194,6 +195,7 @@ class Learner:
         self._restore(parts.left_over)
         self.progress.staleness = await parts.ledger.staleness_histogram()
         nursery.start_soon(parts.ledger.watch)
+        nursery.start_soon(parts.checkpoints.run)
         nursery.start_soon(self.status.keep_file, parts.status_file)
         nursery.start_soon(watch_loop_delay, self.progress)
         nursery.start_soon(self._feed_prompts)

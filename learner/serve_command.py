@@ -10,12 +10,13 @@ import click
 import trio
 
 from echo2swarm.cli_errors import Rim
+from echo2swarm.disk import write_atomically
 from echo2swarm.errors import UsageError
 from echo2swarm.telemetry import configure_logging
 from learner.app import Serving, serve
 from learner.config import LearnerConfig
 from learner.config import file as config_file
-from learner.run_dir import RunDir, no_run_in, open_run_dir, write_atomically
+from learner.run_dir import RunDir, hold, no_run_in, open_run_dir, read_run_dir
 
 RUNS: Final = Path("runs")
 
@@ -48,12 +49,21 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
         click.echo(config_file.resolved(config), nl=False)
         return
     configure_logging(verbose=options.verbose, as_json=options.as_json)
-    folder = _folder(options, config)
-    run_dir = open_run_dir(folder.absolute(), name=config.run.name, resume=options.resume)
-    rim.crash_folder = run_dir.logs
-    write_atomically(run_dir.config, config_file.resolved(config).encode())
-    serving = Serving(config=config, run_dir=run_dir, resume=options.resume, say_ticket=_say_ticket)
-    trio.run(partial(serve, serving))
+    folder = _folder(options, config).absolute()
+    if options.resume:
+        read_run_dir(folder)  # or else there is nothing to hold
+    with hold(folder):
+        run_dir = open_run_dir(folder, name=config.run.name, resume=options.resume)
+        rim.crash_folder = run_dir.logs
+        write_atomically(run_dir.config, config_file.resolved(config).encode())
+        trio.run(
+            partial(
+                serve,
+                Serving(
+                    config=config, run_dir=run_dir, resume=options.resume, say_ticket=_say_ticket
+                ),
+            )
+        )
 
 
 def load_config(options: ServeOptions) -> LearnerConfig:

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.disk import write_atomically
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.planning.advice import advise
 from echo2swarm.rates import Phase
@@ -20,7 +21,6 @@ from learner.nodes.market import speeds_of
 from learner.nodes.node_table import NodeTable
 from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
-from learner.run_dir import write_atomically
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId

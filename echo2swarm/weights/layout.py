@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.errors import StoreError
+from echo2swarm.errors import DiskFullError, StoreError
 from protocols.manifest import PayloadRef, root_of
 
 REF: Final = "ref"
@@ -84,7 +84,7 @@ def human_bytes(num_bytes: int) -> str:
 def disk_error(exc: OSError, what: str, folder: Path, *, needed_bytes: int = 0) -> StoreError:
     """Say in one line what a failed file operation means and what to do."""
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
+        return DiskFullError(
             f"{what}: no space left on the disk of {folder}"
             + (f", {human_bytes(needed_bytes)} are needed" if needed_bytes else "")
             + "; free some, or choose another folder"
@@ -96,11 +96,11 @@ def check_space(folder: Path, needed_bytes: int, what: str) -> None:
     """Raise if the disk of ``folder`` has less than ``needed_bytes`` left.
 
     Raises:
-        StoreError: it has not.
+        DiskFullError: it has.
     """
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < needed_bytes:
-        raise StoreError(
+        raise DiskFullError(
             f"{what} needs {human_bytes(needed_bytes)} on the disk of {folder}, which has "
             f"{human_bytes(free_bytes)} left; free some, or choose another folder"
         )

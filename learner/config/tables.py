@@ -27,6 +27,10 @@ class RunTable(Table, frozen=True):
     """Optimizer steps to do."""
     seed: Natural = 0
     """Prompts, sampling seeds and the optimizer follow from it."""
+    stall_s: Positive = 300.0
+    """When nothing has moved for so long, the log says who waits for what."""
+    tracker: Literal["none", "tensorboard", "trackio"] = "none"
+    """Where the figures of metrics.jsonl are shown as well; needs the extra of that name."""
 
 
 class ModelTable(Table, frozen=True):
@@ -108,6 +112,8 @@ class TrainerTable(Table, frozen=True):
     """Of AdamW."""
     max_grad_norm: Positive = 1.0
     """Gradients are scaled down to this norm."""
+    max_skipped_steps: AtLeastOne = 5
+    """Updates in a row that may give a NaN or infinity, and are skipped, before the run stops."""
     clip_low: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.2
     """Lower clip of the policy ratio: 1 - clip_low."""
     clip_high: Positive = 0.28
@@ -140,7 +146,12 @@ class CheckpointTable(Table, frozen=True):
     every_steps: Natural = 10
     """Save a checkpoint every this many steps, and at the end; 0 only at the end."""
     keep: AtLeastOne = 2
-    """Checkpoints kept."""
+    """Newest checkpoints kept; each is a way back if a newer one is damaged."""
+    keep_every_steps: Natural = 0
+    """Checkpoints of every this many steps are kept for ever; 0 for none."""
+    in_background: bool = True
+    """Write beside the next updates, from a copy in memory; false saves the memory, not the time.
+    """
 
 
 class LearnerConfig(Table, frozen=True):

@@ -1,8 +1,11 @@
 """The ledger: what was leased, accepted, refused and trained, on disk before it counts.
 
-An SQLite database in WAL mode: a process killed at any instant leaves it whole. There is
-one writer at a time, in a worker thread; a full disk makes callers wait, with a message.
-The run's figures (staleness above all) are read from here, not from counters.
+An SQLite database in WAL mode: a process killed at any instant leaves it whole, with all
+that a method returned from. So does a loss of power, but for the last moments' leases and
+verdicts; updates, and all that they were made of, are synced before they are published
+(``docs/adr/0011-what-the-ledger-syncs.md``). There is one writer at a time, in a worker
+thread; a full disk makes callers wait, with a message. The run's figures (staleness above
+all) are read from here, not from counters.
 """
 
 import sqlite3
@@ -22,8 +25,9 @@ from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import resume as ledger_resume
-from learner.ledger.resume import LeftOver
-from learner.ledger.schema import SCHEMA, SCHEMA_VERSION
+from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, set_meta
+from learner.ledger.resume import LeftOver, Reach
+from learner.ledger.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 from protocols.advert import NodeAdvert
 from protocols.ids import LeaseId, PeerId
 from protocols.leases import Lease
@@ -37,14 +41,28 @@ log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def open_ledger(path: Path, *, run_id: str, max_staleness: int) -> AsyncIterator["Ledger"]:
+async def open_ledger(
+    path: Path, *, run_id: str, max_staleness: int, beginning: Beginning | None = None
+) -> AsyncIterator["Ledger"]:
     """Open the ledger at ``path``, made if missing.
+
+    Args:
+        path: the file.
+        run_id: whose it is.
+        max_staleness: the bound that it enforces from now on.
+        beginning: where the run began, if it is a fork; noted in a new ledger.
 
     Raises:
         StoreError: it can't be opened, is of another run, or of another software version.
     """
     connection = await trio.to_thread.run_sync(
-        partial(_connect, path, run_id=run_id, max_staleness=max_staleness)
+        partial(
+            _connect,
+            path,
+            run_id=run_id,
+            max_staleness=max_staleness,
+            beginning=beginning or Beginning(),
+        )
     )
     try:
         yield Ledger(connection, path)
@@ -169,12 +187,18 @@ class Ledger:
 
     async def dropped(self, drops: Sequence[Dropped], *, now_unix_s: float) -> None:
         """Record the prompts that will never be trained on, and why."""
-        await self._write(
-            lambda db: db.executemany(
+
+        def write(db: sqlite3.Connection) -> None:
+            db.executemany(
                 "UPDATE groups SET drop_reason = ?, closed_unix_s = ? WHERE group_id = ?",
                 [(drop.reason, now_unix_s, drop.group_id) for drop in drops],
             )
-        )
+            db.executemany(
+                "UPDATE rollouts SET tokens = NULL, logprobs = NULL WHERE group_id = ?",
+                [(drop.group_id,) for drop in drops],
+            )
+
+        await self._write(write)
 
     async def trained(self, batch: Batch, *, now_unix_s: float) -> None:
         """Record that the update from version ``batch.step`` used these groups."""
@@ -187,7 +211,8 @@ class Ledger:
                 [(step, now_unix_s, group_id) for step, group_id in group_ids],
             )
 
-        await self._write(write)
+        # Once its weights are out, this must be known for ever: a version is made again from it.
+        await self._write(write, is_durable=True)
 
     async def published(
         self, version: int, *, weights_sha256: bytes, size_bytes: int, now_unix_s: float
@@ -220,38 +245,50 @@ class Ledger:
             )
         )
 
+    async def reach(self) -> Reach:
+        """Return from which checkpoints a run with this ledger can go on."""
+        return await self._write(ledger_resume.reach)
+
     async def resume(self, step: int, *, max_staleness: int, now_unix_s: float) -> LeftOver:
         """Go back to the checkpoint of ``step``; returns the work that is still of use."""
         return await self._write(
             partial(
                 ledger_resume.resume, step=step, max_staleness=max_staleness, now_unix_s=now_unix_s
-            )
+            ),
+            is_durable=True,
         )
 
     async def forget_tokens(self, *, before_step: int) -> None:
         """Delete the tokens of rollouts trained on before ``before_step``: no resume needs them."""
-        await self._write(
-            lambda db: db.execute(
+
+        def write(db: sqlite3.Connection) -> None:
+            forgotten = db.execute(
                 "UPDATE rollouts SET tokens = NULL, logprobs = NULL "
                 "WHERE trained_step < ? AND tokens IS NOT NULL",
                 (before_step,),
             )
-        )
+            if forgotten.rowcount:
+                set_meta(db, FORGOTTEN_BEFORE, str(before_step))
+
+        await self._write(write)
 
     async def staleness_histogram(self) -> dict[int, int]:
         """Return how many trained rollouts had which staleness."""
         rows = await self._write(
-            lambda db: db.execute(
-                "SELECT staleness, COUNT(*) FROM rollouts WHERE trained_step IS NOT NULL "
-                "GROUP BY staleness ORDER BY staleness"
-            ).fetchall()
+            lambda db: db.execute("SELECT lag, num_rollouts FROM staleness ORDER BY lag").fetchall()
         )
         return dict(rows)
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do ``work`` as one transaction, waiting for disk space if need be."""
+    async def _write(
+        self, work: Callable[[sqlite3.Connection], T], *, is_durable: bool = False
+    ) -> T:
+        """Do ``work`` as one transaction, waiting for disk space if need be.
+
+        With ``is_durable`` it is synced, and with it all that was written before.
+        """
 
         def transaction() -> T:
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if is_durable else 'NORMAL'}")
             with self._connection:
                 return work(self._connection)
 
@@ -290,14 +327,16 @@ def _count_refusals(
     )
 
 
-def _connect(path: Path, *, run_id: str, max_staleness: int) -> sqlite3.Connection:
+def _connect(
+    path: Path, *, run_id: str, max_staleness: int, beginning: Beginning
+) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_TIMEOUT_S)
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _prepare(connection, path, run_id=run_id, max_staleness=max_staleness)
+            _prepare(connection, path, beginning)
+            _claim(connection, path, run_id=run_id, max_staleness=max_staleness)
         except BaseException:
             connection.close()
             raise
@@ -306,18 +345,30 @@ def _connect(path: Path, *, run_id: str, max_staleness: int) -> sqlite3.Connecti
     return connection
 
 
-def _prepare(db: sqlite3.Connection, path: Path, *, run_id: str, max_staleness: int) -> None:
+def _prepare(db: sqlite3.Connection, path: Path, beginning: Beginning) -> None:
+    """Make the tables, or bring those of older software up to date."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found == 0:
-        db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-    elif found != SCHEMA_VERSION:
+        noted = "".join(
+            f"INSERT INTO meta VALUES ('{key}', '{value}');"  # noqa: S608 - numbers of ours
+            for key, value in beginning.as_meta()
+        )
+        db.executescript(f"BEGIN; {SCHEMA} {noted} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        return
+    while (steps := MIGRATIONS.get(found)) is not None:
+        found += 1
+        db.executescript(f"BEGIN; {steps} PRAGMA user_version = {found}; COMMIT;")
+    if found != SCHEMA_VERSION:
         raise StoreError(
             f"ledger {path} has format {found}, this software reads {SCHEMA_VERSION}; "
             "use the version that wrote it, or another run directory"
         )
+
+
+def _claim(db: sqlite3.Connection, path: Path, *, run_id: str, max_staleness: int) -> None:
     with db:
         db.execute("INSERT INTO meta VALUES ('run_id', ?) ON CONFLICT DO NOTHING", (run_id,))
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('max_staleness', ?)", (str(max_staleness),))
-    (owner,) = db.execute("SELECT value FROM meta WHERE key = 'run_id'").fetchone()
+        set_meta(db, "max_staleness", str(max_staleness))
+    owner = get_meta(db, "run_id")
     if owner != run_id:
         raise StoreError(f"ledger {path} is of run {owner!r}, this is {run_id!r}")

@@ -13,7 +13,9 @@ from echo2swarm.dispatch.batcher import Batch, in_order
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
 from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW
+from echo2swarm.errors import StoreError
 from echo2swarm.freshness import Freshness, judge
+from learner.ledger.meta import FORGOTTEN_BEFORE, get_meta, read_beginning
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 
@@ -64,11 +66,56 @@ class LeftOver:
     """Rollouts that neither the updates nor later ones can use."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """From which steps the recorded updates lead to where the run stands."""
+
+    first_step: int
+    """Where it began: 0, or the step that it was forked from."""
+    oldest_step: int
+    """From here on, updates can be made again."""
+    step: int
+    """Updates recorded."""
+
+    def fault_of(self, step: int) -> str | None:
+        """Return why a run can't go on from the checkpoint of ``step``; None if it can."""
+        if step > self.step:
+            return f"the ledger knows only {self.step} updates"
+        if step < self.oldest_step:
+            return (
+                f"the rollouts of updates {step + 1} to {self.oldest_step}, which would have to "
+                "be made again, are deleted"
+            )
+        return None
+
+
+def reach(db: sqlite3.Connection) -> Reach:
+    """Return from where a run with this ledger can go on."""
+    first_step = read_beginning(db).step
+    (newest,) = db.execute("SELECT MAX(trained_step) FROM groups").fetchone()
+    return Reach(
+        first_step=first_step,
+        oldest_step=max(first_step, int(get_meta(db, FORGOTTEN_BEFORE) or 0)),
+        step=first_step if newest is None else newest + 1,
+    )
+
+
 def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s: float) -> LeftOver:
-    """Bring the ledger to where a run stands that goes on from the checkpoint of ``step``."""
+    """Bring the ledger to where a run stands that goes on from the checkpoint of ``step``.
+
+    Raises:
+        StoreError: not all updates since then can be made again: it would be another run.
+    """
+    found = reach(db)
     updates = _recorded_updates(db, step)
     step += len(updates)
-    _undo_updates(db, step)
+    if step != found.step:
+        raise StoreError(
+            f"the ledger is damaged: of {found.step} updates on record, number {step + 1} is not "
+            "whole; restore the ledger, or begin a new run from a checkpoint (echo2-learner fork)"
+        )
+    # Of a version that was noted, but whose update was lost with the power.
+    db.execute("DELETE FROM versions WHERE version > ?", (step,))
     leases = _leases_in_hand(db)
     db.execute(
         "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",
@@ -94,12 +141,10 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
                 "UPDATE groups SET drop_reason = ?, closed_unix_s = ? WHERE group_id = ?",
                 (reason, now_unix_s, group_id),
             )
-    (newest,) = db.execute("SELECT MAX(group_id) FROM groups").fetchone()
-    first = max(0, (newest or 0) - MAX_SKIPPED_BEHIND)
-    leased = {
-        group_id
-        for (group_id,) in db.execute("SELECT group_id FROM groups WHERE group_id >= ?", (first,))
-    }
+            db.execute(
+                "UPDATE rollouts SET tokens = NULL, logprobs = NULL WHERE group_id = ?", (group_id,)
+            )
+    next_group, skipped = _data_position(db)
     (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
     published = dict(db.execute("SELECT version, weights_sha256 FROM versions ORDER BY 1"))
     return LeftOver(
@@ -109,8 +154,8 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
         groups=tuple(kept),
         leases=leases,
         contributions=_contributions(db),
-        next_group=0 if newest is None else newest + 1,
-        skipped=tuple(index for index in range(first, newest or 0) if index not in leased),
+        next_group=next_group,
+        skipped=skipped,
         num_leases=num_leases,
         num_rollouts_undone=num_undone,
     )
@@ -143,14 +188,20 @@ def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[Batch, ...]:
         updates.append(Batch(step=batch_step, groups=in_order(groups)))
 
 
-def _undo_updates(db: sqlite3.Connection, step: int) -> None:
-    """Forget the updates from ``step`` on, of which something is missing."""
-    db.execute("UPDATE rollouts SET trained_step = NULL WHERE trained_step >= ?", (step,))
-    db.execute(
-        "UPDATE groups SET trained_step = NULL, closed_unix_s = NULL WHERE trained_step >= ?",
-        (step,),
-    )
-    db.execute("DELETE FROM versions WHERE version > ?", (step,))
+def _data_position(db: sqlite3.Connection) -> tuple[int, tuple[int, ...]]:
+    """Return the first prompt after all that were leased, and those before it that were not."""
+    beginning = read_beginning(db)
+    (newest,) = db.execute("SELECT MAX(group_id) FROM groups").fetchone()
+    next_group = max(beginning.first_prompt, 0 if newest is None else newest + 1)
+    first = max(beginning.first_prompt, next_group - 1 - MAX_SKIPPED_BEHIND)
+    candidates = [*beginning.skipped_prompts, *range(first, next_group)]
+    leased = {
+        group_id
+        for (group_id,) in db.execute(
+            "SELECT group_id FROM groups WHERE group_id >= ?", (min(candidates, default=0),)
+        )
+    }
+    return next_group, tuple(index for index in candidates if index not in leased)
 
 
 def _leases_in_hand(db: sqlite3.Connection) -> tuple[LeaseRecord, ...]:

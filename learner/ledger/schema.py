@@ -2,7 +2,7 @@
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 SCHEMA: Final = """
 CREATE TABLE meta (
@@ -63,12 +63,28 @@ CREATE TABLE rollouts (
     CHECK (staleness IS NULL OR staleness >= 0)
 );
 CREATE INDEX rollouts_by_step ON rollouts (trained_step);
-CREATE INDEX rollouts_by_peer ON rollouts (peer);
+CREATE INDEX rollouts_by_peer ON rollouts (peer, trained_step);
+CREATE INDEX repeatable_rollouts ON rollouts (trained_step) WHERE tokens IS NOT NULL;
+CREATE INDEX groups_by_step ON groups (trained_step);
 
 CREATE TRIGGER no_rollout_is_trained_twice
 BEFORE UPDATE OF trained_step ON rollouts
 WHEN OLD.trained_step IS NOT NULL AND NEW.trained_step IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'a rollout would be trained twice'); END;
+
+-- Trained rollouts by staleness, so that nobody counts millions of them at each update.
+CREATE TABLE staleness (
+    lag INTEGER PRIMARY KEY,
+    num_rollouts INTEGER NOT NULL
+) WITHOUT ROWID;
+
+CREATE TRIGGER trained_rollouts_are_counted
+AFTER UPDATE OF trained_step ON rollouts
+WHEN OLD.trained_step IS NULL AND NEW.trained_step IS NOT NULL
+BEGIN
+    INSERT INTO staleness VALUES (NEW.staleness, 1)
+    ON CONFLICT DO UPDATE SET num_rollouts = num_rollouts + 1;
+END;
 
 CREATE TRIGGER no_stale_rollout_is_trained
 AFTER UPDATE OF trained_step ON rollouts
@@ -102,3 +118,29 @@ CREATE TABLE nodes (
     last_unix_s REAL NOT NULL
 ) WITHOUT ROWID;
 """
+
+MIGRATIONS: Final = {
+    1: """
+DROP INDEX rollouts_by_peer;
+CREATE INDEX rollouts_by_peer ON rollouts (peer, trained_step);
+CREATE INDEX repeatable_rollouts ON rollouts (trained_step) WHERE tokens IS NOT NULL;
+CREATE INDEX groups_by_step ON groups (trained_step);
+CREATE TABLE staleness (
+    lag INTEGER PRIMARY KEY,
+    num_rollouts INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO staleness SELECT staleness, COUNT(*) FROM rollouts
+    WHERE staleness IS NOT NULL GROUP BY 1;
+CREATE TRIGGER trained_rollouts_are_counted
+AFTER UPDATE OF trained_step ON rollouts
+WHEN OLD.trained_step IS NULL AND NEW.trained_step IS NOT NULL
+BEGIN
+    INSERT INTO staleness VALUES (NEW.staleness, 1)
+    ON CONFLICT DO UPDATE SET num_rollouts = num_rollouts + 1;
+END;
+INSERT OR REPLACE INTO meta SELECT 'forgotten_before', CAST(MAX(trained_step) + 1 AS TEXT)
+    FROM rollouts WHERE trained_step IS NOT NULL AND tokens IS NULL
+    HAVING MAX(trained_step) IS NOT NULL;
+""",
+}
+"""What brings a ledger of the format before to the next one."""

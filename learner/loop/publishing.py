@@ -17,6 +17,7 @@ from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.jsonlines import JsonLines
 from learner.ledger.ledger import Ledger
+from learner.loop.room import when_there_is_room
 from learner.loop.training_loop import StepDone
 from learner.nodes.node_table import NodeTable
 from learner.ports import Publisher
@@ -81,7 +82,9 @@ class Publishing:
         """
         version = PolicyVersion(step)
         self._nodes.published(version, trio.current_time())
-        published = await self._publisher.prepare(version, snapshot)
+        published = await when_there_is_room(
+            "version", partial(self._publisher.prepare, version, snapshot)
+        )
         self._nodes.update_bytes = published.update_bytes
         if expected_sha256 not in (None, published.weights_sha256):
             # Some GPU kernels add up in any order. Nodes that hold the version of before keep

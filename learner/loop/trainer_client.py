@@ -4,7 +4,7 @@ It is not started anew by itself, as the scorer is: its state would be that of t
 checkpoint, and everything else has to go back to it too.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,8 +13,10 @@ import msgspec
 import structlog
 
 from echo2swarm.children.parent import Child, open_child
+from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError, ConfigError
 from learner.training.messages import (
+    COPIED,
     SaveCheckpoint,
     SavedCheckpoint,
     Start,
@@ -53,13 +55,26 @@ class ProcessTrainer:
         """Write the present weights as safetensors into a new folder."""
         await self._call(WriteWeights(str(folder)), WroteWeights)
 
-    async def save_checkpoint(self, folder: Path) -> None:
-        """Write all state into a new folder."""
-        await self._call(SaveCheckpoint(str(folder)), SavedCheckpoint)
+    async def save_checkpoint(
+        self, folder: Path, *, in_background: bool, on_copied: Callable[[], None]
+    ) -> None:
+        """Write all state, as it is now, into a new folder; see :class:`learner.ports.Trainer`."""
 
-    async def _call(self, message: msgspec.Struct, kind: type[T]) -> T:
+        def on_progress(progress: Progress) -> None:
+            if progress.what == COPIED:
+                on_copied()
+
+        message = SaveCheckpoint(str(folder), in_background=in_background)
+        await self._call(message, SavedCheckpoint, on_progress)
+
+    async def _call(
+        self,
+        message: msgspec.Struct,
+        kind: type[T],
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> T:
         try:
-            return await self._child.call(message, kind)
+            return await self._child.call(message, kind, on_progress=on_progress)
         except ChildError as exc:
             if exc.error:
                 raise

@@ -9,6 +9,7 @@ which leases are granted.
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
@@ -19,11 +20,13 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.batcher import Batch
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.errors import SwarmError
 from echo2swarm.rates import Phase
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
+from learner.loop.room import when_there_is_room
 from learner.nodes.node_table import NodeTable
-from learner.ports import Trainer
+from learner.ports import Saver, Trainer
 from learner.progress import Progress, p95
 from learner.training.messages import TrainGroup, TrainRollout, Updated
 
@@ -42,7 +45,10 @@ class StepDone:
 
 
 HandOn = Callable[[StepDone], Awaitable[None]]
-Save = Callable[[int], Awaitable[None]]
+
+
+class TrainingFailedError(SwarmError):
+    """Training leads nowhere; the last good state is in a checkpoint."""
 
 
 class TrainingLoop:
@@ -57,8 +63,8 @@ class TrainingLoop:
         bell: rung whenever a batch might be complete.
         snapshots: folder for weights on their way to the publisher.
         hand_on: takes every finished update; may hold the loop up, but not for a broadcast.
-        save: writes a checkpoint of the step.
-        save_every: steps between checkpoints; 0 for only at the end.
+        saver: keeps checkpoints.
+        max_skipped: updates in a row without a finite gradient, before the run stops.
     """
 
     def __init__(
@@ -72,8 +78,8 @@ class TrainingLoop:
         bell: Bell,
         snapshots: Path,
         hand_on: HandOn,
-        save: Save,
-        save_every: int,
+        saver: Saver,
+        max_skipped: int,
     ) -> None:
         self._trainer = trainer
         self._desk = desk
@@ -83,10 +89,11 @@ class TrainingLoop:
         self._bell = bell
         self._snapshots = snapshots
         self._hand_on = hand_on
-        self._save = save
-        self._save_every = save_every
+        self._saver = saver
+        self._max_skipped = max_skipped
+        self._num_skipped = 0
+        """In a row."""
         self._stopping = False
-        self._saved_step: int | None = None
 
     def stop(self) -> None:
         """End after the update that is being made, if any, with a checkpoint."""
@@ -94,8 +101,11 @@ class TrainingLoop:
         self._bell.ring()
 
     async def run(self) -> None:
-        """Train; returns with a checkpoint of the last step saved."""
-        self._saved_step = self._progress.step
+        """Train; returns with a checkpoint of the last step saved.
+
+        Raises:
+            TrainingFailedError: too many updates in a row came to nothing.
+        """
         ended_s = trio.current_time()
         while self._progress.step < self._progress.num_steps and not self._stopping:
             wait_started_s = self._enter(Phase.WAITING)
@@ -109,8 +119,9 @@ class TrainingLoop:
             ended_s = now_s
             metrics = self._metrics(batch, updated, wait_s=wait_s, train_s=train_s)
             await self._finish_step(metrics)
-        if self._saved_step != self._progress.step:
-            await self._checkpoint()
+            await self._count_skipped(updated)
+        self._enter(Phase.CHECKPOINTING)
+        await self._saver.save_last(self._progress.step)
 
     async def _next_batch(self) -> Batch | None:
         """Return the next batch, as soon as there is one; None if asked to stop."""
@@ -175,18 +186,36 @@ class TrainingLoop:
             started_s = self._enter(Phase.PUBLISHING)
             snapshot = self._snapshots / f"step-{step:08d}"
             self._snapshots.mkdir(parents=True, exist_ok=True)
-            await self._trainer.write_weights(snapshot)
+            await when_there_is_room("weights", partial(self._trainer.write_weights, snapshot))
             metrics["write_s"] = trio.current_time() - started_s
         await self._hand_on(StepDone(step=step, snapshot=snapshot, metrics=metrics))
-        if self._save_every and step % self._save_every == 0:
-            await self._checkpoint()
+        if self._saver.is_due(step):
+            self._enter(Phase.CHECKPOINTING)
+            await self._saver.save(step)
 
-    async def _checkpoint(self) -> None:
-        started_s = self._enter(Phase.CHECKPOINTING)
-        step = self._progress.step
-        await self._save(step)
-        self._saved_step = step
-        log.info("checkpoint.saved", step=step, took_s=round(trio.current_time() - started_s, 3))
+    async def _count_skipped(self, updated: Updated) -> None:
+        """Take note of an update that was not applied, because it would have ruined the weights."""
+        if not updated.metrics.get("is_not_finite"):
+            self._num_skipped = 0
+            return
+        self._num_skipped += 1
+        self._progress.num_skipped_steps += 1
+        log.warning(
+            "training.skipped",
+            step=updated.step,
+            why="its gradient is not finite; no weight was changed",
+            num_in_a_row=self._num_skipped,
+        )
+        if self._num_skipped < self._max_skipped:
+            return
+        self._enter(Phase.CHECKPOINTING)
+        await self._saver.save_last(updated.step)
+        raise TrainingFailedError(
+            f"{self._num_skipped} updates in a row gave a NaN or infinity and were skipped; the "
+            f"last good weights are in the checkpoint of step {updated.step}. Look at the last "
+            "lines of metrics.jsonl, lower trainer.learning_rate or trainer.max_grad_norm, and "
+            "go on with --resume, or from an earlier checkpoint with echo2-learner fork"
+        )
 
     def _metrics(
         self, batch: Batch, updated: Updated, *, wait_s: float, train_s: float

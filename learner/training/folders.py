@@ -1,6 +1,5 @@
 """Folders that are there as a whole or not at all, also after a power cut; without torch."""
 
-import errno
 import json
 import os
 import shutil
@@ -11,7 +10,8 @@ from typing import Any, Final
 
 from safetensors import SafetensorError
 
-from echo2swarm.errors import StoreError
+from echo2swarm.disk import is_full
+from echo2swarm.errors import DiskFullError, StoreError
 
 STATE: Final = "state.json"
 """In a checkpoint: its step, and the size of each other file. Written last."""
@@ -23,7 +23,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes ``folder`` at the end, its files synced.
 
     Raises:
-        StoreError: it exists, or the disk is full or can't be written. Nothing is left then.
+        DiskFullError: there is no room. Nothing is left then.
+        StoreError: it exists, or the disk can't be written. Nothing is left then.
     """
     partial = folder.with_name(f".{folder.name}.partial")
     if folder.exists():
@@ -33,16 +34,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(partial)  # a process died here
         partial.mkdir(parents=True)
         yield partial
-        for path in sorted(partial.iterdir()):
+        # Files of subfolders, too, and each folder after what is in it.
+        for path in sorted(partial.rglob("*"), reverse=True):
             _sync(path)
         _sync(partial)
         partial.rename(folder)
         _sync(folder.parent)
     except (OSError, SafetensorError) as exc:
         shutil.rmtree(partial, ignore_errors=True)
-        is_full = getattr(exc, "errno", None) == errno.ENOSPC or "No space left" in str(exc)
-        advice = "free some disk space" if is_full else "see that it can be written"
-        raise StoreError(f"can't write {folder}: {exc}; {advice}") from exc
+        if is_full(exc):
+            raise DiskFullError(f"can't write {folder}: {exc}; free some disk space") from exc
+        raise StoreError(f"can't write {folder}: {exc}; see that it can be written") from exc
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise

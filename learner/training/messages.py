@@ -4,7 +4,7 @@ The first call is :class:`Start`. A call that fails leaves model, optimizer and
 step as they were.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from protocols.codec import Message
 from protocols.manifest import Version
@@ -90,9 +90,15 @@ class WroteWeights(Message, frozen=True):
 
 
 class SaveCheckpoint(Message, frozen=True, tag="save_checkpoint"):
-    """Write all state into a new folder (a temporary name, synced, then renamed)."""
+    """Write all state into a new folder (a temporary name, synced, then renamed).
+
+    In the background, the state is copied in memory, which is told as progress ``copied``.
+    From then on other calls are answered, while the copy is being written.
+    """
 
     folder: str
+    in_background: bool = False
+    """Answer other calls while it is being written."""
 
 
 class SavedCheckpoint(Message, frozen=True):
@@ -100,5 +106,8 @@ class SavedCheckpoint(Message, frozen=True):
 
     step: Version
 
+
+COPIED: Final = "copied"
+"""The progress of a :class:`SaveCheckpoint` from which on other calls are answered."""
 
 TrainerCall = Start | Update | WriteWeights | SaveCheckpoint

@@ -6,7 +6,7 @@ each step, so that what is published is real and new. It needs no torch.
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,18 +84,25 @@ class SleepTrainer:
     def write_weights(self, folder: Path) -> list[str]:
         """Write the present weights into the new ``folder``; return the files' names in order."""
         with new_folder(folder) as partial:
-            self._write(partial)
+            _write(partial, self._files)
         return sorted(self._files)
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Write all state into the new ``folder``."""
-        with new_folder(folder) as partial:
-            self._write(partial)
-            write_state(partial, {"step": self.step})
+    def copy_state(self) -> Callable[[Path], None]:
+        """Copy all state, and return what writes the copy into a new folder."""
+        step, files = self.step, {name: data.copy() for name, data in self._files.items()}
 
-    def _write(self, folder: Path) -> None:
-        for name, data in self._files.items():
-            data.tofile(folder / name)
+        def write(folder: Path) -> None:
+            with new_folder(folder) as partial:
+                _write(partial, files)
+                write_state(partial, {"step": step})
+
+        return write
+
+
+def _write(folder: Path, files: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+    for name, data in files.items():
+        # Unlike tofile(), this says why it can't.
+        (folder / name).write_bytes(data.data)
 
 
 def _tensors(data: npt.NDArray[np.uint8]) -> list[npt.NDArray[Any]]:

@@ -11,10 +11,11 @@ from typing import Protocol
 
 import msgspec
 
-from echo2swarm.children.worker import serve
+from echo2swarm.children.worker import Later, serve
 from echo2swarm.models.cache import torch_env
 from learner.config import TrainerTable
 from learner.training.messages import (
+    COPIED,
     SaveCheckpoint,
     SavedCheckpoint,
     Start,
@@ -44,8 +45,8 @@ class TrainerPort(Protocol):
     def write_weights(self, folder: Path) -> list[str]:
         """Write the present weights into the new ``folder``; return the files' names in order."""
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Write all state into the new ``folder``."""
+    def copy_state(self) -> Callable[[Path], None]:
+        """Copy all state, and return what writes the copy into a new folder, in any thread."""
 
 
 class TrainerWorker:
@@ -54,8 +55,8 @@ class TrainerWorker:
     def __init__(self) -> None:
         self._trainer: TrainerPort | None = None
 
-    def handle(self, call: TrainerCall, on_progress: OnProgress) -> msgspec.Struct:
-        """Compute the answer to ``call``."""
+    def handle(self, call: TrainerCall, on_progress: OnProgress) -> msgspec.Struct | Later:
+        """Compute the answer to ``call``, or say how it is found beside other calls."""
         if isinstance(call, Start):
             if self._trainer is not None:
                 raise ValueError("the trainer has been started before")
@@ -72,8 +73,22 @@ class TrainerWorker:
                 files = trainer.write_weights(Path(call.folder))
                 return WroteWeights(files=tuple(files), step=trainer.step)
             case SaveCheckpoint():
-                trainer.save_checkpoint(Path(call.folder))
-                return SavedCheckpoint(step=trainer.step)
+                return _save(call, trainer, on_progress)
+
+
+def _save(
+    call: SaveCheckpoint, trainer: TrainerPort, on_progress: OnProgress
+) -> msgspec.Struct | Later:
+    write, saved = trainer.copy_state(), SavedCheckpoint(step=trainer.step)
+
+    def finish() -> msgspec.Struct:
+        write(Path(call.folder))
+        return saved
+
+    if not call.in_background:
+        return finish()
+    on_progress(COPIED, 1, 1)
+    return Later(finish)
 
 
 def open_trainer(start: Start) -> TrainerPort:

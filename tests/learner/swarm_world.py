@@ -4,7 +4,6 @@ Nodes are scripted: they keep the wire protocols, and nothing else of a real nod
 """
 
 import random
-import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,9 +24,12 @@ from echo2swarm.weights.traffic import Traffic
 from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
+from learner.loop.checkpoints import Checkpoints
 from learner.loop.replay import replay
 from learner.nodes.links import Links
 from learner.ports import Published
+from learner.resuming import choose_checkpoint
+from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.messages import Completion, Prompt, Reward
 from learner.training.messages import TrainGroup, Updated
@@ -93,6 +95,7 @@ class FakeTrainer:
         self.step = 0
         self.batches: list[list[TrainGroup]] = []
         self.weights = bytes(32)
+        self.save_s = 0.0
         self._train_s = train_s
         self._max_staleness = max_staleness
 
@@ -111,9 +114,18 @@ class FakeTrainer:
         await trio.lowlevel.checkpoint()
         _write(folder, self.weights)
 
-    async def save_checkpoint(self, folder: Path) -> None:
-        await trio.lowlevel.checkpoint()
-        _write(folder, self.weights)
+    async def save_checkpoint(
+        self, folder: Path, *, in_background: bool, on_copied: Callable[[], None]
+    ) -> None:
+        state = bytes([self.step]) + self.weights
+        if in_background:
+            on_copied()
+        await trio.sleep(self.save_s)
+        _write(folder, state)
+
+    def load(self, folder: Path) -> None:
+        state = _read(folder)
+        self.step, self.weights = state[0], state[1:]
 
     @property
     def trained(self) -> list[int]:
@@ -167,7 +179,10 @@ class World:
     nursery: trio.Nursery
     results: list[bool] = field(default_factory=list)
     finished: trio.Event = field(default_factory=trio.Event)
-    saved_steps: list[int] = field(default_factory=list)
+
+    @property
+    def saved_steps(self) -> list[int]:
+        return [c.step for c in RunDir(self.folder, RUN).checkpoints.all()]
 
     def start_node(self, number: int, **options: object) -> "ScriptedNode":
         node = ScriptedNode(self, number, **options)  # type: ignore[arg-type]
@@ -185,21 +200,18 @@ async def open_world(
     *,
     train_s: float = 4.0,
     resume: bool = False,
+    trainer: FakeTrainer | None = None,
 ) -> AsyncIterator[World]:
     """Run a learner for the time of the context; its end sets ``finished``.
 
-    With ``resume`` it goes on, from the initial weights, with the ledger in ``folder``.
+    With ``resume`` it goes on, from the newest checkpoint, with the ledger in ``folder``.
     """
     settings = with_config or config()
     table = settings.rollouts
     hub = MemoryHub(seed=1, latency_s=(0.01, 0.02))
-    trainer = FakeTrainer(train_s=train_s, max_staleness=table.max_staleness)
+    trainer = trainer or FakeTrainer(train_s=train_s, max_staleness=table.max_staleness)
     publisher = FakePublisher()
-    saved: list[int] = []
-
-    async def save(at_step: int) -> None:
-        await trio.lowlevel.checkpoint()
-        saved.append(at_step)
+    run_dir = RunDir(folder, RUN)
 
     async with (
         hub.network(_key(0)) as network,
@@ -208,10 +220,15 @@ async def open_world(
         ) as ledger,
         trio.open_nursery() as nursery,
     ):
-        shutil.rmtree(folder / "snapshots", ignore_errors=True)
-        left_over = LeftOver()
+        run_dir.clean()
+        left_over, checkpoint = LeftOver(), None
         if resume:
-            left_over = await ledger.resume(0, max_staleness=table.max_staleness, now_unix_s=0.0)
+            checkpoint = await choose_checkpoint(run_dir, ledger)
+            if checkpoint is not None:
+                trainer.load(checkpoint.trainer)
+            left_over = await ledger.resume(
+                trainer.step, max_staleness=table.max_staleness, now_unix_s=0.0
+            )
             await replay(trainer, left_over.updates)
         with JsonLines(folder / "metrics.jsonl") as metrics:
             traffic = Traffic()
@@ -227,7 +244,14 @@ async def open_world(
                     publisher=publisher,
                     ledger=ledger,
                     metrics=metrics,
-                    save_checkpoint=save,
+                    checkpoints=Checkpoints(
+                        run_dir.checkpoints,
+                        trainer,
+                        ledger,
+                        table=settings.checkpoint,
+                        first_step=0,
+                        saved_step=checkpoint.step if checkpoint else None,
+                    ),
                     sampling=SamplingParams(
                         temperature=1.0, max_new_tokens=4, stop_token_ids=(STOP,)
                     ),
@@ -247,7 +271,6 @@ async def open_world(
                 ledger,
                 folder,
                 nursery,
-                saved_steps=saved,
             )
             started = trio.Event()
 

@@ -1,11 +1,13 @@
 """Run directories: made once, found again, never mixed up."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from echo2swarm.disk import write_atomically
 from echo2swarm.errors import StoreError, UsageError
-from learner.run_dir import RunDir, open_run_dir, write_atomically
+from learner.run_dir import RunDir, hold, open_run_dir
 from tests.echo2swarm.full_disk import full_disk
 
 
@@ -13,13 +15,14 @@ def new(folder: Path) -> RunDir:
     return open_run_dir(folder, name="test", resume=False)
 
 
-def saved(run_dir: RunDir, step: int, *, keep: int = 2) -> None:
-    run_dir.begin_checkpoint(step).mkdir()
-    run_dir.complete_checkpoint(step, keep=keep)
+def saved(run_dir: RunDir, step: int) -> None:
+    run_dir.checkpoints.begin(step).mkdir()
+    run_dir.checkpoints.complete(step)
 
 
 def test_a_run_keeps_its_id_when_resumed(tmp_path: Path) -> None:
     made = new(tmp_path / "run")
+    made.ledger.touch()
     found = open_run_dir(tmp_path / "run", name="other", resume=True)
 
     assert found.run_id == made.run_id
@@ -67,35 +70,23 @@ def test_a_damaged_run_file_is_named(tmp_path: Path) -> None:
         open_run_dir(tmp_path / "run", name="test", resume=True)
 
 
-def test_only_complete_checkpoints_count_and_the_newest_are_kept(tmp_path: Path) -> None:
-    run_dir = new(tmp_path / "run")
-    for step in (10, 20, 30):
-        saved(run_dir, step)
-    run_dir.begin_checkpoint(40).mkdir()
-    newest, oldest = run_dir.newest_checkpoint(), run_dir.oldest_checkpoint()
-
-    assert newest is not None
-    assert oldest is not None
-    assert (oldest.step, newest.step) == (20, 30)
-    assert newest.trainer.is_dir()
-
-
 def test_what_a_killed_process_left_unfinished_is_removed(tmp_path: Path) -> None:
     run_dir = new(tmp_path / "run")
     saved(run_dir, 10)
-    run_dir.begin_checkpoint(20).mkdir()
+    run_dir.checkpoints.begin(20).mkdir()
     (run_dir.snapshots / "step-1").mkdir(parents=True)
 
     run_dir.clean()
 
-    assert [path.name for path in run_dir.checkpoints.iterdir()] == ["step-00000010"]
+    assert [path.name for path in run_dir.checkpoints.folder.iterdir()] == ["step-00000010"]
     assert not run_dir.snapshots.exists()
 
 
 def test_the_checkpoint_of_another_run_is_not_taken(tmp_path: Path) -> None:
     run_dir, other = new(tmp_path / "run"), new(tmp_path / "other")
     saved(other, 10)
-    (other.checkpoints / "step-00000010").rename(run_dir.checkpoints / "step-00000010")
+    saved_there = other.checkpoints.folder / "step-00000010"
+    saved_there.rename(run_dir.checkpoints.folder / "step-00000010")
 
     assert run_dir.newest_checkpoint() is None
 
@@ -110,3 +101,38 @@ def test_versions_beyond_a_step_are_forgotten(tmp_path: Path) -> None:
     run_dir.forget_versions_after(5)
 
     assert sorted(path.stem for path in versions.iterdir()) == ["00000004", "00000005"]
+
+
+def test_a_run_that_has_done_nothing_is_not_resumed(tmp_path: Path) -> None:
+    new(tmp_path / "run")
+
+    with pytest.raises(UsageError, match="nothing yet that could be resumed"):
+        open_run_dir(tmp_path / "run", name="test", resume=True)
+
+
+def test_a_run_whose_ledger_is_gone_is_neither_resumed_nor_begun_anew(tmp_path: Path) -> None:
+    saved(new(tmp_path / "run"), 10)
+
+    with pytest.raises(StoreError, match=r"ledger\.sqlite is missing.*echo2-learner fork"):
+        open_run_dir(tmp_path / "run", name="test", resume=True)
+    with pytest.raises(UsageError, match="exists already"):
+        new(tmp_path / "run")
+
+
+def test_a_second_learner_is_refused_and_told_of_the_first(tmp_path: Path) -> None:
+    with (
+        hold(tmp_path / "run"),
+        pytest.raises(UsageError, match=rf"at work there already \(process {os.getpid()}\)"),
+        hold(tmp_path / "run"),
+    ):
+        pass
+
+    with hold(tmp_path / "run"):  # it let go of it
+        new(tmp_path / "run")
+
+
+def test_a_folder_in_which_no_run_came_to_be_is_not_left(tmp_path: Path) -> None:
+    with pytest.raises(UsageError), hold(tmp_path / "run"):
+        raise UsageError("wrong")
+
+    assert list(tmp_path.iterdir()) == []

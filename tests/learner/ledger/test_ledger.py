@@ -17,6 +17,7 @@ from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import ledger as ledger_module
 from learner.ledger.ledger import Ledger, open_ledger
+from learner.ledger.resume import Reach
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from protocols.reasons import Reason
@@ -185,18 +186,24 @@ async def test_updates_after_the_checkpoint_are_handed_back_in_order(tmp_path: P
     assert (left.groups, later.groups, later.updates) == ((), (), ())
 
 
-async def test_an_update_of_which_tokens_are_gone_is_undone(tmp_path: Path) -> None:
+async def test_a_run_is_not_resumed_from_where_an_update_can_not_be_made_again(
+    tmp_path: Path,
+) -> None:
     lease, record = leased()
     async with opened(tmp_path) as ledger:
         await ledger.granted(lease, record, now_unix_s=1.0)
         await judge(ledger, lease, 0, 1)
         await ledger.trained(batch(step=0), now_unix_s=3.0)
         await ledger.forget_tokens(before_step=1)
+        reach = await ledger.reach()
 
-        left = await ledger.resume(0, max_staleness=2, now_unix_s=5.0)
+        with pytest.raises(StoreError, match="of 1 updates on record, number 1 is not whole"):
+            await ledger.resume(0, max_staleness=2, now_unix_s=5.0)
 
-        assert left.updates == ()
-        assert await ledger.staleness_histogram() == {}
+    assert reach == Reach(first_step=0, oldest_step=1, step=1)
+    assert reach.fault_of(1) is None
+    assert "are deleted" in str(reach.fault_of(0))
+    assert "only 1 updates" in str(reach.fault_of(2))
 
 
 async def test_rollouts_that_the_checkpoint_cannot_use_end_their_group(tmp_path: Path) -> None:
@@ -205,7 +212,7 @@ async def test_rollouts_that_the_checkpoint_cannot_use_end_their_group(tmp_path:
         await ledger.granted(lease, record, now_unix_s=1.0)
         await judge(ledger, lease, 0, version=3)
 
-        left = await ledger.resume(2, max_staleness=2, now_unix_s=5.0)
+        left = await ledger.resume(0, max_staleness=2, now_unix_s=5.0)
 
     assert (left.groups, left.num_rollouts_undone) == ((), 1)
 

@@ -39,7 +39,7 @@ def test_a_resumed_trainer_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> N
     trainer = trainer_of(start())
     for step in range(2):
         trainer.update(step, random_groups(step), silent)
-    trainer.save_checkpoint(tmp_path / "saved")
+    trainer.copy_state()(tmp_path / "saved")
 
     resumed = trainer_of(start(checkpoint_dir=str(tmp_path / "saved")))
     assert_same(resumed, trainer)
@@ -53,17 +53,17 @@ def test_a_resumed_trainer_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> N
 
 
 def test_a_checkpoint_before_the_first_update_is_one_too(tmp_path: Path) -> None:
-    trainer_of(start()).save_checkpoint(tmp_path / "saved")
+    trainer_of(start()).copy_state()(tmp_path / "saved")
 
     assert_same(trainer_of(start(checkpoint_dir=str(tmp_path / "saved"))), trainer_of(start()))
 
 
 def test_an_existing_checkpoint_is_never_overwritten(tmp_path: Path) -> None:
     trainer = trainer_of(start())
-    trainer.save_checkpoint(tmp_path / "saved")
+    trainer.copy_state()(tmp_path / "saved")
 
     with pytest.raises(StoreError, match="saved exists"):
-        trainer.save_checkpoint(tmp_path / "saved")
+        trainer.copy_state()(tmp_path / "saved")
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved"]
 
@@ -75,7 +75,7 @@ def test_a_damaged_checkpoint_is_ignored_and_refused(
 ) -> None:
     trainer = trainer_of(start())
     for step in range(2):
-        trainer.save_checkpoint(tmp_path / checkpoint_name(step))
+        trainer.copy_state()(tmp_path / checkpoint_name(step))
         trainer.update(step, random_groups(step), silent)
     newest = tmp_path / checkpoint_name(1)
     data = (newest / name).read_bytes()
@@ -90,9 +90,9 @@ def test_a_damaged_checkpoint_is_ignored_and_refused(
 
 def test_checkpoints_are_listed_oldest_first(tmp_path: Path) -> None:
     trainer = trainer_of(start())
-    trainer.save_checkpoint(tmp_path / checkpoint_name(0))
+    trainer.copy_state()(tmp_path / checkpoint_name(0))
     trainer.update(0, (), silent)
-    trainer.save_checkpoint(tmp_path / checkpoint_name(1))
+    trainer.copy_state()(tmp_path / checkpoint_name(1))
     shutil.copytree(tmp_path / checkpoint_name(0), tmp_path / ".step-00000002.partial")
 
     assert whole_checkpoints(tmp_path) == [
@@ -102,7 +102,7 @@ def test_checkpoints_are_listed_oldest_first(tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    trainer_of(start()).save_checkpoint(tmp_path / "saved")
+    trainer_of(start()).copy_state()(tmp_path / "saved")
     other = trainer_of(start())
     other._model.get_submodule("model.layers")[0].mlp.register_parameter(  # type: ignore[index]
         "extra", torch.nn.Parameter(torch.zeros(1))
@@ -129,10 +129,10 @@ def test_a_full_disk_fails_the_checkpoint_and_leaves_the_trainer_as_it_was(tmp_p
     trainer.update(0, random_groups(0), silent)
 
     with full_disk(after_bytes=100_000), pytest.raises(StoreError, match=r"can't write .*saved"):
-        trainer.save_checkpoint(tmp_path / "saved")
+        trainer.copy_state()(tmp_path / "saved")
     assert list(tmp_path.iterdir()) == []
 
-    trainer.save_checkpoint(tmp_path / "saved")
+    trainer.copy_state()(tmp_path / "saved")
     assert_same(trainer_of(start(checkpoint_dir=str(tmp_path / "saved"))), trainer)
 
 

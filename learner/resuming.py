@@ -1,0 +1,107 @@
+"""Which checkpoint a run goes on from, and why not from a newer one.
+
+The newest that is whole, and from which the ledger leads to where the run stood. If there
+is none, the run is not resumed: a start from the beginning would make other versions under
+numbers that nodes know already.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from echo2swarm.errors import StoreError
+from learner.checkpoint_store import Checkpoint, fault_of
+from learner.ledger.ledger import Ledger
+from learner.ledger.resume import Reach
+from learner.run_dir import RunDir
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """A checkpoint that is not gone on from."""
+
+    checkpoint: Checkpoint
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where to go on from."""
+
+    checkpoint: Checkpoint | None
+    """None for the weights that the run began with."""
+    passed_over: tuple[PassedOver, ...]
+    """Newer ones, newest first."""
+
+
+class NoWayBackError(StoreError):
+    """No checkpoint can be gone on from."""
+
+
+def choose(
+    checkpoints: Sequence[Checkpoint],
+    reach: Reach,
+    *,
+    fault_of: Callable[[Checkpoint], str | None],
+) -> Choice:
+    """Return the newest checkpoint to go on from.
+
+    Args:
+        checkpoints: those of the run.
+        reach: what its ledger can lead from.
+        fault_of: says what is wrong with the files of one; only asked where it matters.
+
+    Raises:
+        NoWayBackError: there is none; the message says why for each.
+    """
+    passed: list[PassedOver] = []
+    for checkpoint in sorted(checkpoints, key=lambda c: c.step, reverse=True):
+        why = reach.fault_of(checkpoint.step) or fault_of(checkpoint)
+        if why is None:
+            return Choice(checkpoint, tuple(passed))
+        passed.append(PassedOver(checkpoint, why))
+    # The weights that a new run begins with can always be had again; those of a fork were a
+    # checkpoint.
+    why = reach.fault_of(0) if reach.first_step == 0 else "it was forked from a checkpoint"
+    if why is None:
+        return Choice(None, tuple(passed))
+    reasons = "; ".join(f"step {p.checkpoint.step}: {p.why}" for p in passed) or "there is none"
+    raise NoWayBackError(
+        f"no checkpoint of the {reach.step} updates that this run has done can be gone on from "
+        f"({reasons}; from the beginning: {why})"
+    )
+
+
+async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | None:
+    """Return the checkpoint to go on from, and set aside those that are of no use.
+
+    Returns:
+        None if it is the weights that the run began with.
+
+    Raises:
+        NoWayBackError: there is none.
+    """
+    reach = await ledger.reach()
+    checkpoints = await trio.to_thread.run_sync(run_dir.checkpoints.all)
+    try:
+        choice = await trio.to_thread.run_sync(
+            lambda: choose(checkpoints, reach, fault_of=fault_of)
+        )
+    except NoWayBackError as exc:
+        raise NoWayBackError(
+            f"{exc}. Restore one from a backup; or begin a new run with what there is: "
+            f"echo2-learner fork {run_dir.folder} --run-dir NEW"
+        ) from None
+    for passed in choice.passed_over:
+        aside = await trio.to_thread.run_sync(run_dir.checkpoints.set_aside, passed.checkpoint)
+        log.warning(
+            "checkpoint.passed_over",
+            step=passed.checkpoint.step,
+            why=passed.why,
+            kept_as=str(aside),
+        )
+    return choice.checkpoint
