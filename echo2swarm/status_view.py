@@ -38,7 +38,12 @@ VERY_WIDE_COLUMNS: Final = 150
 """From this width on, a node's line tells of its link, too."""
 
 _PHASE_STYLES: Final = {"failed": "bold red", "finished": "bold green", "training": "green"}
-_STATE_STYLES: Final = {NodeState.ACTIVE: "green", NodeState.LEFT: "dim", NodeState.DRAINING: "dim"}
+_STATE_STYLES: Final = {
+    NodeState.ACTIVE: "green",
+    NodeState.LEFT: "dim",
+    NodeState.DRAINING: "dim",
+    NodeState.PAUSED: "dim",
+}
 _MAX_STALENESS_SHOWN: Final = 8
 _MIN_REFUSAL_CHARS: Final = 8
 _MAX_WARNINGS_SHOWN: Final = 3

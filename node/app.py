@@ -233,6 +233,7 @@ async def run_node(
             on_drained=lambda: life.happened(Drained()),
             on_doubt=membership.announce,
             on_calibrated=membership.announce,
+            is_learner_silent=lambda: membership.is_failing,
             rng=rng,
         )
         discovery = Discovery(
@@ -281,6 +282,7 @@ class _Parts:
         self.take_work = worker.take_work
         self.stop_taking_work = worker.stop_taking_work
         self.hand_back = worker.hand_back
+        self.pause = worker.pause
         self.drain = worker.drain
         self.engine_changed = worker.engine_changed
 

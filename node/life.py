@@ -16,6 +16,7 @@ from protocols.lifecycle import (
     HandBackWork,
     Leave,
     NodeLifecycle,
+    PauseWork,
     StopTakingWork,
     TakeWork,
 )
@@ -40,6 +41,10 @@ class Performer(Protocol):
 
     def hand_back(self, why: str) -> None:
         """Give back what is not sampled."""
+        ...
+
+    def pause(self) -> None:
+        """Finish what the engine has begun, give back all else."""
         ...
 
     def drain(self) -> None:
@@ -114,6 +119,8 @@ class Life:
                 performer.stop_taking_work()
             case HandBackWork(why):
                 performer.hand_back(why)
+            case PauseWork():
+                performer.pause()
             case DrainWork():
                 performer.drain()
             case Leave(is_run_finished):

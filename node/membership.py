@@ -104,6 +104,34 @@ class Membership:
         self._last_said: tuple[Directive, str] | None = None
         self._last_warning = ""
         self._has_complained = False
+        self._heard_at_s: float | None = None
+        self._last_reply: HeartbeatReply | None = None
+        self._last_error = ""
+
+    @property
+    def has_learner(self) -> bool:
+        """Whether the learner answered lately."""
+        return self._pacer.has_learner
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the learner did not answer the last call."""
+        return self._pacer.is_failing
+
+    @property
+    def heard_at_s(self) -> float | None:
+        """When the learner answered last; None if it never has."""
+        return self._heard_at_s
+
+    @property
+    def last_reply(self) -> HeartbeatReply | None:
+        """What it answered last."""
+        return self._last_reply
+
+    @property
+    def last_error(self) -> str:
+        """Why the last call had no answer; empty if it had one."""
+        return self._last_error
 
     def announce(self) -> None:
         """Send a heartbeat now: something has changed, or the learner seems not to know us."""
@@ -128,7 +156,7 @@ class Membership:
 
     async def say_goodbye(self) -> None:
         """Tell the learner our last state, if it answers soon."""
-        if not self._pacer.has_learner:
+        if not self._pacer.has_learner or self._pacer.is_failing:
             return
         with trio.move_on_after(GOODBYE_S):
             try:
@@ -187,6 +215,7 @@ class Membership:
         return reply
 
     def _answered(self, reply: HeartbeatReply) -> None:
+        self._heard_at_s, self._last_reply, self._last_error = trio.current_time(), reply, ""
         self._backoff.reset()
         self._has_complained = False
         contact = self._pacer.answered(trio.current_time(), next_heartbeat_s=reply.next_heartbeat_s)
@@ -218,6 +247,7 @@ class Membership:
 
     def _failed(self, exc: NetworkError | RemoteProtocolError) -> None:
         retry_s = self._backoff.next_s()
+        self._last_error = str(exc)
         contact = self._pacer.failed(trio.current_time(), retry_s=retry_s)
         if not self._has_complained:
             self._has_complained = True

@@ -39,6 +39,11 @@ class HeartbeatPacer:
         return self._has_learner
 
     @property
+    def is_failing(self) -> bool:
+        """Whether the last call had no answer."""
+        return self._num_failures > 0
+
+    @property
     def due_s(self) -> float:
         """When to beat next; ``inf`` while one is on its way."""
         return inf if self._is_sending else self._due_s

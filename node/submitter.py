@@ -15,6 +15,7 @@ from node.learner_calls import LearnerCalls
 from node.verdicts import RefusalNotice, Tally
 from node.workload import Ending, Workload
 from protocols.errors import RemoteProtocolError
+from protocols.packed import num_packed
 from protocols.reasons import Reason
 from protocols.rollouts import Rollout, RolloutVerdict, SubmissionReply
 
@@ -112,6 +113,7 @@ class Submitter:
                 # The answer to an earlier attempt got lost; its rollouts did not.
                 verdicts = tuple(_taken_before(verdict) for verdict in verdicts)
             self._tell(self._tally.judged(verdicts), lease_id)
+            self._tally.num_tokens += _accepted_tokens(submission.rollouts, verdicts)
             log.debug("rollouts.judged", lease=lease_id, num_rollouts=num)
             self._on_ended(self._work.submitted(lease_id, num))
         self._on_step(reply.learner_step)
@@ -125,6 +127,14 @@ class Submitter:
                 num_so_far=notice.num_so_far,
                 lease=lease_id,
             )
+
+
+def _accepted_tokens(made: Sequence[Rollout], verdicts: Sequence[RolloutVerdict]) -> int:
+    """Return how many tokens the accepted rollouts have."""
+    accepted = {(v.group_id, v.sample_index) for v in verdicts if v.refusal is None}
+    return sum(
+        num_packed(each.tokens) for each in made if (each.group_id, each.sample_index) in accepted
+    )
 
 
 def _taken_before(verdict: RolloutVerdict) -> RolloutVerdict:

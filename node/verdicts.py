@@ -28,6 +28,8 @@ class Tally:
         self.num_accepted = 0
         self.num_overtaken = 0
         """Others were asked for these too, and were faster: nobody's fault."""
+        self.num_tokens = 0
+        """In accepted rollouts."""
         self._refused: Counter[Reason] = Counter()
 
     @property

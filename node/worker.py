@@ -20,6 +20,7 @@ from echo2swarm.network.backoff import Backoff
 from node.calibration import Calibration
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
+from node.engine_speed import EngineSpeed
 from node.learner_calls import LearnerCalls, in_submissions, rollout_of
 from node.lease_keeper import LeaseKeeper
 from node.ports import Policies
@@ -36,6 +37,7 @@ from node.workload import (
     Workload,
 )
 from protocols.ids import PolicyVersion
+from protocols.packed import num_packed
 
 log = structlog.get_logger()
 
@@ -47,6 +49,8 @@ MAX_UNSENT: Final = 4
 """Submissions waiting; when there are more, the engine waits too."""
 PIN_RETRY_S: Final = 0.2
 MAX_RETRY_S: Final = 20.0
+LEARNER_SILENT_S: Final = 6.0
+"""A learner that does not answer for so long will not take what is drained."""
 DRAIN_S: Final = 30.0
 """Work begun may take this long to finish when the node is asked to stop."""
 FLUSH_S: Final = 10.0
@@ -68,6 +72,7 @@ class Worker:
         on_drained: told once nothing is in hand any more, after :meth:`drain`.
         on_doubt: the learner may not know us; it should get a heartbeat.
         on_calibrated: the engine was timed; the learner should hear of it.
+        is_learner_silent: whether the learner did not answer the last call.
         rng: for jitter.
     """
 
@@ -82,9 +87,14 @@ class Worker:
         on_drained: Callable[[], None],
         on_doubt: Callable[[], None],
         on_calibrated: Callable[[], None],
+        is_learner_silent: Callable[[], bool] = lambda: False,
         rng: random.Random,
     ) -> None:
         self._on_calibrated = on_calibrated
+        self._is_learner_silent = is_learner_silent
+        self._is_resting = False
+        self._speed = EngineSpeed()
+        self._applying: PolicyVersion | None = None
         self._calls = calls
         self._engine = engine
         self._policies = policies
@@ -132,7 +142,27 @@ class Worker:
         """What a trial of the engine came to; None if there was none yet, or no need of one."""
         return self._calibration.tokens_per_s
 
+    @property
+    def applying(self) -> PolicyVersion | None:
+        """The version that the engine is loading now."""
+        return self._applying
+
+    @property
+    def speed(self) -> EngineSpeed:
+        """What the engine does."""
+        return self._speed
+
     # Told by others, from the event loop.
+
+    def rest(self, *, is_wanted: bool) -> None:
+        """Give the engine nothing from now on, no version either; or do again."""
+        self._is_resting = is_wanted
+        self._bell.ring()
+
+    def pause(self) -> None:
+        """Ask for no more, finish what the engine has begun, give back the rest."""
+        self.stop_taking_work()
+        self._ended(self._work.hand_back_unbegun("this node is paused by its owner"))
 
     def take_work(self) -> None:
         """Ask for leases from now on."""
@@ -212,6 +242,9 @@ class Worker:
                 rest_s, self._rest_s = self._rest_s, 0.0
                 await trio.sleep(rest_s)
                 ring = self._bell.next_ring
+                if self._is_resting:
+                    await ring.wait()
+                    continue
                 job = self._work.next_job(self._engine.applied_version, self._policies.versions)
                 match job:
                     case None:
@@ -255,6 +288,13 @@ class Worker:
             self._on_calibrated()
 
     async def _apply(self, version: PolicyVersion) -> None:
+        self._applying = version
+        try:
+            await self._load(version)
+        finally:
+            self._applying = None
+
+    async def _load(self, version: PolicyVersion) -> None:
         try:
             with self._policies.pin(version) as held:
                 files = PolicyFiles(
@@ -287,12 +327,18 @@ class Worker:
     async def _sample(self, job: Sample) -> None:
         groups = [group for part in job.parts for group in part.groups]
         started_s = trio.current_time()
+        num_wanted = sum(part.num_completions for part in job.parts)
+        num_tokens = 0
+        self._speed.began(num_wanted, started_s)
         try:
             generated = await self._engine.generate(groups, job.sampling)
+            num_tokens = sum(num_packed(each.tokens) for each in generated.completions)
         except ChildError as exc:
             for part in job.parts:
                 self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
             raise
+        finally:
+            self._speed.ended(num_wanted, num_tokens, trio.current_time())
         self._backoff.reset()
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)
@@ -312,13 +358,30 @@ class Worker:
     async def _drain_when_wanted(self) -> None:
         await self._drain_wanted.wait()
         log.info("work.draining", num_rollouts=self._work.num_rollouts, at_most_s=DRAIN_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._give_up_on_silent_learner, nursery.cancel_scope)
+            await self._drain()
+            nursery.cancel_scope.cancel()
+        self._on_drained()
+
+    async def _give_up_on_silent_learner(self, scope: trio.CancelScope) -> None:
+        while True:
+            await trio.sleep(LEARNER_SILENT_S)
+            if self._is_learner_silent():
+                log.warning(
+                    "work.dropped",
+                    num_rollouts=self._work.num_rollouts,
+                    why="the learner does not answer; it will lease this work to others",
+                )
+                scope.cancel()
+
+    async def _drain(self) -> None:
         with trio.move_on_after(DRAIN_S):
             await self._until_nothing_is_in_hand()
         self._ended(self._work.hand_back("this node is leaving, and could not finish in time"))
         with trio.move_on_after(FLUSH_S):
             await self._until_nothing_is_in_hand()
             await self._keeper.until_all_given_back()
-        self._on_drained()
 
     async def _until_nothing_is_in_hand(self) -> None:
         while self._work.num_leases:

@@ -312,6 +312,16 @@ class Workload:
             for ending in self._give_up(held, why)
         ]
 
+    def hand_back_unbegun(self, why: str) -> list[Ending]:
+        """Give up what is not even being sampled; the rest is finished and submitted."""
+        endings: list[Ending] = []
+        for held in list(self._held.values()):
+            if held.todo:
+                held.given_up = held.given_up or why
+                held.todo = []
+            endings += self._settle(held)
+        return endings
+
     def _give_up(self, held: _Held, why: str) -> list[Ending]:
         if held.todo or held.sampling or not held.num_unsent:
             held.given_up = held.given_up or why

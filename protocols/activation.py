@@ -16,7 +16,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import MAX_ADDRESSES, Address, RunName
 
-PROTOCOL_ID: Final = "/echo2/heartbeat/1.2.0"
+PROTOCOL_ID: Final = "/echo2/heartbeat/1.3.0"
 MAX_REQUEST_BYTES: Final = 32 * 1024
 MAX_REPLY_BYTES: Final = 128 * 1024
 MAX_NEIGHBOURS: Final = 24
@@ -39,6 +39,8 @@ class NodeState(StrEnum):
     ACTIVE = "active"
     DRAINING = "draining"
     LEFT = "left"
+    PAUSED = "paused"
+    """Takes no work for now: its owner wants the machine, or decided when it works."""
 
 
 class Directive(StrEnum):
@@ -125,3 +127,5 @@ class HeartbeatReply(Message, frozen=True):
     """What this node can send, as measured; nil while that is not known."""
     warning: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Something that the contributor should see to."""
+    num_trained: Count | None = None
+    """Of this node's rollouts, those that went into an update; nil if that is not told."""

@@ -9,10 +9,11 @@ order; how to reach a learner, run an engine or do work is its business::
        +----- learner lost -------+------- engine died -------+-----------+
 
     any --stop requested--> DRAINING --drained--> LEFT <--run finished-- any
+    any but those two --owner pauses--> PAUSED --owner resumes--> JOINING or SYNCING
 
-Two facts are remembered beside the state: whether a policy is applied, for
-SYNCING is left at once where one is; and its version, which never goes back
-while one engine lives.
+Facts are remembered beside the state: whether a policy is applied, for SYNCING
+is left at once where one is; its version, which never goes back while one engine
+lives; and whether the learner is there, for where a pause ends.
 """
 
 from dataclasses import dataclass
@@ -60,6 +61,16 @@ class Deactivate:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerPaused:
+    """The contributor wants the machine for something else, for now."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerResumed:
+    """The pause is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """The contributor wants the machine back."""
 
@@ -81,6 +92,8 @@ Event = (
     | EngineDied
     | Activate
     | Deactivate
+    | OwnerPaused
+    | OwnerResumed
     | StopRequested
     | Drained
     | RunFinished
@@ -114,6 +127,11 @@ class HandBackWork:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseWork:
+    """Ask for no more, finish what the engine has begun, give back all else."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrainWork:
     """Ask for no more, finish what is begun, give back the rest; then say :class:`Drained`."""
 
@@ -125,37 +143,40 @@ class Leave:
     is_run_finished: bool
 
 
-Effect = Announce | TakeWork | StopTakingWork | HandBackWork | DrainWork | Leave
+Effect = Announce | TakeWork | StopTakingWork | HandBackWork | PauseWork | DrainWork | Leave
 
-_J, _S, _B, _A, _D, _L = (
+_J, _S, _B, _A, _D, _L, _P = (
     NodeState.JOINING,
     NodeState.SYNCING,
     NodeState.STANDBY,
     NodeState.ACTIVE,
     NodeState.DRAINING,
     NodeState.LEFT,
+    NodeState.PAUSED,
 )
 _BUG: Final = None
 
 # Rows: what happens. Columns: in which state. None: it can't happen there, so it is a bug here.
 # The same state: nothing comes of it, or only the effects that the event itself has.
 _TABLE: Final[dict[type[Event], tuple[NodeState | None, ...]]] = {
-    #               JOINING SYNCING STANDBY ACTIVE DRAINING LEFT
-    LearnerFound: (_S, _S, _B, _A, _D, _L),
-    LearnerLost: (_J, _J, _J, _J, _D, _L),
-    PolicyApplied: (_J, _B, _B, _A, _D, _L),
-    EngineDied: (_J, _S, _S, _S, _D, _L),
-    Activate: (_BUG, _S, _A, _A, _D, _L),
-    Deactivate: (_BUG, _S, _B, _B, _D, _L),
-    StopRequested: (_D, _D, _D, _D, _D, _L),
-    Drained: (_BUG, _BUG, _BUG, _BUG, _L, _L),
-    RunFinished: (_BUG, _L, _L, _L, _L, _L),
+    #               JOINING SYNCING STANDBY ACTIVE DRAINING LEFT PAUSED
+    LearnerFound: (_S, _S, _B, _A, _D, _L, _P),
+    LearnerLost: (_J, _J, _J, _J, _D, _L, _P),
+    PolicyApplied: (_J, _B, _B, _A, _D, _L, _P),
+    EngineDied: (_J, _S, _S, _S, _D, _L, _P),
+    Activate: (_BUG, _S, _A, _A, _D, _L, _P),
+    Deactivate: (_BUG, _S, _B, _B, _D, _L, _P),
+    OwnerPaused: (_P, _P, _P, _P, _D, _L, _P),
+    OwnerResumed: (_J, _S, _B, _A, _D, _L, _S),
+    StopRequested: (_D, _D, _D, _D, _D, _L, _D),
+    Drained: (_BUG, _BUG, _BUG, _BUG, _L, _L, _BUG),
+    RunFinished: (_BUG, _L, _L, _L, _L, _L, _L),
 }
 
 NEXT_STATE: Final[dict[tuple[NodeState, type[Event]], NodeState | None]] = {
     (state, event): following
     for event, column in _TABLE.items()
-    for state, following in zip((_J, _S, _B, _A, _D, _L), column, strict=True)
+    for state, following in zip((_J, _S, _B, _A, _D, _L, _P), column, strict=True)
 }
 """The state after each event; None where the event can't happen."""
 
@@ -166,6 +187,7 @@ class NodeLifecycle:
     def __init__(self) -> None:
         self._state = NodeState.JOINING
         self._applied_version: PolicyVersion | None = None
+        self._has_learner = False
 
     @property
     def state(self) -> NodeState:
@@ -188,6 +210,10 @@ class NodeLifecycle:
         if after is None:
             raise LocalProtocolError(f"{type(event).__name__} in state {before}")
         applied = self._applied_after(event)
+        if isinstance(event, LearnerFound | LearnerLost):
+            self._has_learner = isinstance(event, LearnerFound)
+        if isinstance(event, OwnerResumed) and after is NodeState.SYNCING and not self._has_learner:
+            after = NodeState.JOINING
         if after is NodeState.SYNCING and applied is not None:
             after = NodeState.STANDBY
         self._state, self._applied_version = after, applied
@@ -220,6 +246,8 @@ def _effects_of(before: NodeState, after: NodeState, event: Event) -> list[Effec
             return [Announce(after), Leave(isinstance(event, RunFinished))]
         case NodeState.DRAINING:
             return [Announce(after), DrainWork()]
+        case NodeState.PAUSED:
+            return [PauseWork(), Announce(after)]
         case NodeState.ACTIVE:
             return [Announce(after), TakeWork()]
         case _ if before is NodeState.ACTIVE:

@@ -28,6 +28,11 @@ def unpack_tokens(data: bytes) -> list[int]:
     return [int(x) for x in _unpack(data, "I")]
 
 
+def num_packed(data: bytes) -> int:
+    """Return how many numbers are packed in ``data``."""
+    return len(data) // 4
+
+
 def pack_floats(values: Sequence[float]) -> bytes:
     """Return numbers as little-endian 32-bit floats."""
     return _swapped_if_big_endian(array("f", values))

@@ -15,7 +15,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.2.0"
+PROTOCOL_ID: Final = "/echo2/status/1.3.0"
 MAX_REQUEST_BYTES: Final = 256
 MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
 """Enough for ``MAX_NODES`` nodes, each refused for every reason."""

@@ -22,6 +22,7 @@ _STATE_WORDS: Final = {
     NodeState.ACTIVE: "generates",
     NodeState.DRAINING: "finishes its work",
     NodeState.LEFT: "has left",
+    NodeState.PAUSED: "is paused by its owner",
 }
 
 

@@ -20,7 +20,7 @@ from echo2swarm.selection import Effort, Limits, Need, Offer, Selection, select
 from learner.config import SelectorTable
 from learner.nodes.links import Links
 from learner.nodes.market import limits_of, need_of, offers_of
-from learner.nodes.node import Node
+from learner.nodes.node import UNABLE, Node
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
 from protocols.activation import Directive, NodeState
@@ -40,6 +40,10 @@ SAY_AGAIN_S: Final = 60.0
 """How long a reason stays as it is if only its numbers change."""
 _START_S: Final = 5.0
 """Taken for a node's start-up before any was seen."""
+_UNABLE_WORDS: Final = {
+    NodeState.DRAINING: "is draining",
+    NodeState.PAUSED: "is paused by its owner",
+}
 _NUMBERS: Final = re.compile(r"[0-9.]+")
 
 log = structlog.get_logger()
@@ -113,7 +117,7 @@ class Activator:
         is_enough = last is not None and last.needed_rollouts_per_s is not None and last.is_feasible
         if self._progress.is_finished:
             self._direct(node, Directive.FINISHED, "the run is finished")
-        elif not is_enough and node.state is not NodeState.DRAINING and self._has_room_for(node):
+        elif not is_enough and node.state not in UNABLE and self._has_room_for(node):
             self._direct(node, Directive.ACTIVE, "active: all rollouts are wanted")
         self.changed()
 
@@ -179,8 +183,8 @@ class Activator:
             choice = selection.choices.get(node.peer)
             if self._progress.is_finished:
                 self._direct(node, Directive.FINISHED, "the run is finished")
-            elif node.state is NodeState.DRAINING:
-                self._direct(node, Directive.STANDBY, "standby: it is draining")
+            elif node.state in UNABLE:
+                self._direct(node, Directive.STANDBY, f"standby: it {_UNABLE_WORDS[node.state]}")
             elif choice is not None:
                 directive = Directive.ACTIVE if choice.is_active else Directive.STANDBY
                 self._direct(node, directive, choice.why)

@@ -11,10 +11,10 @@ from echo2swarm.selection.offers import BROADCAST_SLACK
 from echo2swarm.selection.speed import Speed
 from learner.config import SelectorTable
 from learner.nodes.links import Links
-from learner.nodes.node import Node
+from learner.nodes.node import UNABLE, Node
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
-from protocols.activation import Directive, NodeState
+from protocols.activation import Directive
 
 MAX_PRIOR: Final = 2.0
 """No claim counts for more than this times the median of them."""
@@ -73,7 +73,7 @@ def offers_of(
         usual_s: the start-up of a node of which nothing is known.
     """
     speeds = speeds_of(nodes, now_s)
-    able = [node for node in nodes.present if node.state is not NodeState.DRAINING]
+    able = [node for node in nodes.present if node.state not in UNABLE]
     startups_s = [node.startup_s for node in able if node.startup_s is not None]
     typical_s = median(startups_s) if startups_s else usual_s
     loads_s = _loads_s(able, bound_s)

@@ -172,6 +172,7 @@ class Membership:
             neighbours=self._neighbours_of(node.peer),
             upload_bytes_per_s=self._links.upload_bytes_per_s(node.peer),
             warning=TWIN_WARNING if has_twin else self._links.warning_of(node.peer, now_s),
+            num_trained=node.num_trained,
         )
 
     def _reply_to_superseded(self) -> HeartbeatReply:

@@ -16,6 +16,8 @@ from protocols.reasons import Reason
 _BROADCASTS_KEPT: Final = 8
 """The slowest of them is what work is planned by."""
 _SMOOTHING: Final = 0.3
+UNABLE: Final = frozenset({NodeState.DRAINING, NodeState.PAUSED})
+"""In these a node takes no work, whatever is wanted of it."""
 
 
 @dataclass(slots=True, kw_only=True)

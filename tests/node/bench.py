@@ -121,6 +121,7 @@ async def open_bench(
                 on_drained=lambda: life.happened(Drained()),
                 on_doubt=membership.announce,
                 on_calibrated=membership.announce,
+                is_learner_silent=lambda: membership.is_failing,
                 rng=random.Random(0),
             )
             life.attach(_Parts(membership, worker))
@@ -149,4 +150,5 @@ class _Parts:
         self.take_work = worker.take_work
         self.stop_taking_work = worker.stop_taking_work
         self.hand_back = worker.hand_back
+        self.pause = worker.pause
         self.drain = worker.drain

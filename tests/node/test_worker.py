@@ -11,6 +11,7 @@ from node.membership import LOOK_S
 from node.worker import DRAIN_S, MAX_LEASES
 from protocols.activation import Directive, NodeState
 from protocols.leases import Lease
+from protocols.lifecycle import OwnerPaused, OwnerResumed
 from protocols.reasons import Reason
 from protocols.rollouts import Rollout
 from tests.node.bench import LEARNER, LEARNER_AT, Bench, open_bench
@@ -469,6 +470,56 @@ async def test_draining_does_not_wait_for_ever(
 
             assert trio.current_time() - stopped_s < DRAIN_S + 10
     assert [r.lease_id for r in bench.learner.returned] == ["lease-0001"]
+
+
+async def test_draining_gives_up_soon_on_a_learner_that_is_gone(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10_000
+            bench.policies.hold(0)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 1)
+            await trio.sleep(1)
+            bench.hub.kill(LEARNER)
+            stopped_s = trio.current_time()
+            bench.stop()
+            await bench.life.wait_left()
+            await bench.membership.say_goodbye()
+
+            assert trio.current_time() - stopped_s < 12
+    assert bench.events("work.dropped")
+
+
+async def test_a_paused_node_finishes_what_the_engine_is_at_and_gives_back_the_rest(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10
+            bench.policies.hold(0)
+            bench.learner.give(2)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 2)
+            await trio.sleep(1)
+            bench.life.happened(OwnerPaused())
+            bench.worker.rest(is_wanted=True)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+            await bench.learner.until(lambda: len(bench.learner.returned) == 1)
+            num_requests = len(bench.learner.requests)
+            bench.policies.hold(1)
+            await trio.sleep(60)
+
+            assert len(bench.learner.requests) == num_requests
+            assert bench.engine.loaded == [0]
+            assert bench.learner.beats[-1].state is NodeState.PAUSED
+            assert bench.worker.num_rollouts_in_hand == 0
+
+            bench.life.happened(OwnerResumed())
+            bench.worker.rest(is_wanted=False)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 16)
+    assert bench.engine.loaded == [0, 1]
 
 
 async def test_a_node_with_nothing_in_hand_leaves_at_once(

@@ -183,6 +183,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             neighbours=(NEIGHBOUR,),
             upload_bytes_per_s=3_000_000.0,
             warning="two processes share this identity",
+            num_trained=112,
         ),
     ),
     "leases": (

@@ -87,6 +87,7 @@ def test_the_words_for_states_and_directives_are_frozen() -> None:
         "active",
         "draining",
         "left",
+        "paused",
     ]
     assert [d.value for d in Directive] == ["standby", "active", "finished"]
     assert [d.value for d in Dial] == ["untried", "reached", "failed"]

@@ -25,6 +25,9 @@ from protocols.lifecycle import (
     LearnerLost,
     Leave,
     NodeLifecycle,
+    OwnerPaused,
+    OwnerResumed,
+    PauseWork,
     PolicyApplied,
     RunFinished,
     StopRequested,
@@ -42,6 +45,8 @@ events = st.one_of(
             EngineDied("it"),
             Activate(),
             Deactivate(),
+            OwnerPaused(),
+            OwnerResumed(),
             StopRequested(),
             Drained(),
             RunFinished(),
@@ -117,6 +122,32 @@ def test_a_node_leaves_when_the_run_is_finished() -> None:
     assert life.handle(RunFinished()) == [Announce(NodeState.LEFT), Leave(is_run_finished=True)]
 
 
+def test_a_paused_node_takes_no_work_whatever_the_learner_says_until_it_is_resumed() -> None:
+    life = after(LearnerFound(), PolicyApplied(V0), Activate())
+
+    assert life.handle(OwnerPaused()) == [PauseWork(), Announce(NodeState.PAUSED)]
+    assert life.handle(Activate()) == []
+    assert life.handle(PolicyApplied(V1)) == []
+    assert life.handle(OwnerResumed()) == [Announce(NodeState.STANDBY)]
+    assert life.handle(Activate()) == [Announce(NodeState.ACTIVE), TakeWork()]
+
+
+def test_a_pause_ends_where_the_node_would_be_without_it() -> None:
+    assert after(OwnerPaused(), OwnerResumed()).state is NodeState.JOINING
+    assert after(OwnerPaused(), LearnerFound(), OwnerResumed()).state is NodeState.SYNCING
+    gone = after(LearnerFound(), PolicyApplied(V0), OwnerPaused(), LearnerLost(), OwnerResumed())
+    assert gone.state is NodeState.JOINING
+    died = after(LearnerFound(), PolicyApplied(V0), OwnerPaused(), EngineDied("it"), OwnerResumed())
+    assert died.state is NodeState.SYNCING
+
+
+def test_a_paused_node_can_drain_and_the_run_can_end_without_it() -> None:
+    life = after(LearnerFound(), PolicyApplied(V0), OwnerPaused())
+    assert life.handle(StopRequested()) == [Announce(NodeState.DRAINING), DrainWork()]
+    life = after(LearnerFound(), OwnerPaused())
+    assert life.handle(RunFinished()) == [Announce(NodeState.LEFT), Leave(is_run_finished=True)]
+
+
 @pytest.mark.parametrize("event", [Activate(), Deactivate(), RunFinished(), Drained()])
 def test_no_directive_and_no_drained_before_a_learner_was_found(event: Event) -> None:
     with pytest.raises(LocalProtocolError, match="in state joining"):
@@ -160,7 +191,7 @@ def test_what_holds_in_every_life(happened: Sequence[Event]) -> None:
                 case StopTakingWork():
                     assert takes_work
                     takes_work = False
-                case DrainWork():
+                case DrainWork() | PauseWork():
                     takes_work = False
                 case Announce(state):
                     told = state
