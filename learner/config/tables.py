@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from learner.config.presets import Importance, KlEstimator, LengthNorm, Level, Preset
+
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
@@ -114,22 +116,46 @@ class TrainerTable(Table, frozen=True):
     """Gradients are scaled down to this norm."""
     max_skipped_steps: AtLeastOne = 5
     """Updates in a row that may give a NaN or infinity, and are skipped, before the run stops."""
-    clip_low: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.2
+    objective: Preset = "standard"
+    """What decides the five keys that follow where they are left out (docs/objective.md)."""
+    clip_low: Annotated[float, msgspec.Meta(gt=0, lt=1)] | None = None
     """Lower clip of the policy ratio: 1 - clip_low."""
-    clip_high: Positive = 0.28
+    clip_high: Positive | None = None
     """Upper clip of the policy ratio: 1 + clip_high."""
+    ratio_level: Level | None = None
+    """The policy ratio is of a token, a sequence, or the geometric mean over a sequence's tokens.
+    """
+    length_norm: LengthNorm | None = None
+    """Losses are averaged over all tokens, per sequence first, or over a constant length."""
+    scale_advantages: bool | None = None
+    """Divide advantages by the group's standard deviation."""
+    importance: Importance = "decoupled"
+    """Weigh by the learner's to the sampling policy; or clip against the latter; or neither."""
+    importance_level: Level = "token"
+    """Of the importance weight; as ratio_level."""
     importance_cap: Positive = 2.0
     """Truncation of the importance weight between the learner's and the sampling policy."""
+    mask_below: NonNegative = 0.0
+    """What has an importance weight, before truncation, below this does not count; 0 for none."""
+    mask_above: Positive | None = None
+    """The same above this; left out, for none."""
+    mask_level: Level = "token"
+    """Of the weight that decides; all tokens of a sequence count, or none, unless "token"."""
     kl_coefficient: NonNegative = 0.0
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
-    length_norm: Literal["token", "sequence", "constant"] = "constant"
-    """Losses are averaged over all tokens, per sequence first, or over a constant length."""
-    scale_advantages: bool = True
-    """Divide advantages by the group's standard deviation."""
+    kl_estimator: KlEstimator = "k3"
+    """Of the KL penalty: half the squared log ratio, or Schulman's, which is at least 0 as well."""
+    minibatches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Optimizer steps per update, each with a part of the groups; more than 1 gives clips a use."""
     micro_batch_tokens: AtLeastOne = 4096
-    """Most tokens in one forward pass."""
+    """Most tokens in one forward pass; only a longer completion has more, and goes alone."""
+    activation_checkpointing: bool = False
+    """Compute layers twice instead of keeping what they computed: less memory, a third slower."""
+    num_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Processes that share model and batch, each with a GPU of this machine (docs/several-gpus.md).
+    """
     device: str = "auto"
-    """"auto", "cpu", "cuda" or "cuda:N"."""
+    """"auto", "cpu", "cuda" or "cuda:N"; with several processes, "cuda" stands for one GPU each."""
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of forward and backward; master weights are always float32."""
     publish_dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"

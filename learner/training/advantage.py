@@ -5,9 +5,8 @@ Letters in names are shapes: G completions of one prompt, S samples of a batch.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-LengthNorm = Literal["token", "sequence", "constant"]
+from learner.config.presets import LengthNorm
 
 
 def group_advantages(rewards_G: Sequence[float], *, scale: bool) -> list[float] | None:

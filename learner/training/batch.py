@@ -5,13 +5,15 @@ again because a NaN that slips through would destroy the weights for good.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from learner.config import TrainerTable
+from learner.config.objective import objective_of
 from learner.training.advantage import group_advantages, length_weights
 from learner.training.batching import Sample
 from learner.training.messages import TrainGroup, TrainRollout
@@ -30,10 +32,16 @@ class Batch:
     samples: tuple[Sample, ...]
     peers: tuple[str, ...]
     """Who made each sample."""
+    staleness: tuple[int, ...]
+    """Updates made since the version that each sample is of."""
+    minibatch: tuple[int, ...]
+    """In which of the update's optimizer steps each sample is; whole groups are."""
+    num_minibatches: int
+    """Some may be without samples."""
     behaviour_N: Floats
     advantages_N: Floats
     weights_N: Floats
-    """Of each token in the loss."""
+    """Of each token in the loss of its minibatch."""
     metrics: dict[str, float]
     """What can be said without the model."""
 
@@ -44,36 +52,58 @@ class Batch:
 
 
 def make_batch(
-    groups: Sequence[TrainGroup], table: TrainerTable, *, vocab_size: int, max_new_tokens: int
+    groups: Sequence[TrainGroup],
+    table: TrainerTable,
+    *,
+    step: int,
+    vocab_size: int,
+    max_new_tokens: int,
 ) -> Batch:
     """Check, unpack and weigh ``groups``.
+
+    Args:
+        groups: one update's.
+        table: how it is made.
+        step: updates made before it.
+        vocab_size: what token ids must be below.
+        max_new_tokens: the constant of the length normalisation of that name.
 
     Raises:
         ValueError: something in them can't be trained on; the message says what and where.
     """
+    objective = objective_of(table)
     rollouts = [rollout for group in groups for rollout in group.rollouts]
-    unpacked = [_completion(group, r, vocab_size) for group in groups for r in group.rollouts]
-    weights = length_weights(
-        [len(tokens) for tokens, _ in unpacked], table.length_norm, constant=max_new_tokens
+    unpacked = [_completion(group, r, step, vocab_size) for group in groups for r in group.rollouts]
+    num_minibatches = max(1, min(table.minibatches, len(groups)))
+    # Dealt in turn: they come sorted by age, and each optimizer step should see all ages.
+    minibatches = [number % num_minibatches for number, g in enumerate(groups) for _ in g.rollouts]
+    weights = _weights(
+        [len(tokens) for tokens, _ in unpacked],
+        minibatches,
+        partial(length_weights, norm=objective.length_norm, constant=max_new_tokens),
     )
     samples: list[Sample] = []
     peers: list[str] = []
+    staleness: list[int] = []
+    minibatch: list[int] = []
     parts: list[tuple[Floats, Floats, Floats]] = []
     num_unequal = first = index = 0
     for group in groups:
         prompt = _tokens(group, group.prompt_tokens, vocab_size)
         advantages = group_advantages(
-            [rollout.reward for rollout in group.rollouts], scale=table.scale_advantages
+            [rollout.reward for rollout in group.rollouts], scale=objective.scale_advantages
         )
         num_unequal += advantages is not None
         for offset, rollout in enumerate(group.rollouts):
             completion, logprobs = unpacked[index]
-            weight, index = weights[index], index + 1
+            weight, part, index = weights[index], minibatches[index], index + 1
             # The KL penalty pulls on every sample; without it these have no gradient.
-            if (advantages is None and not table.kl_coefficient) or not completion:
+            if (advantages is None and not objective.kl_coefficient) or not completion:
                 continue
             samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
             peers.append(rollout.peer_id)
+            staleness.append(step - rollout.version)
+            minibatch.append(part)
             size, advantage = len(completion), advantages[offset] if advantages else 0.0
             first += size
             parts.append(
@@ -88,6 +118,9 @@ def make_batch(
     return Batch(
         samples=tuple(samples),
         peers=tuple(peers),
+        staleness=tuple(staleness),
+        minibatch=tuple(minibatch),
+        num_minibatches=num_minibatches,
         behaviour_N=behaviour,
         advantages_N=advantage_values,
         weights_N=weight_values,
@@ -102,6 +135,21 @@ def make_batch(
     )
 
 
+def _weights(
+    lengths: Sequence[int],
+    minibatches: Sequence[int],
+    weights_of: Callable[[Sequence[int]], list[float]],
+) -> list[float]:
+    """Return the weight of each completion's tokens: each minibatch is an average of its own."""
+    weights = [0.0] * len(lengths)
+    for number in sorted(set(minibatches)):
+        indices = [index for index, part in enumerate(minibatches) if part == number]
+        found = weights_of([lengths[index] for index in indices])
+        for index, weight in zip(indices, found, strict=True):
+            weights[index] = weight
+    return weights
+
+
 def _reward_metrics(rollouts: Sequence[TrainRollout]) -> dict[str, float]:
     if not rollouts:
         return {}
@@ -114,7 +162,7 @@ def _reward_metrics(rollouts: Sequence[TrainRollout]) -> dict[str, float]:
 
 
 def _completion(
-    group: TrainGroup, rollout: TrainRollout, vocab_size: int
+    group: TrainGroup, rollout: TrainRollout, step: int, vocab_size: int
 ) -> tuple[list[int], list[float]]:
     where = f"group {group.group_id}, a rollout of {rollout.peer_id}"
     tokens = _tokens(group, rollout.tokens, vocab_size)
@@ -123,6 +171,10 @@ def _completion(
         raise ValueError(f"{where}: {len(tokens)} tokens, but {len(logprobs)} logprobs")
     if not all(map(math.isfinite, logprobs)):
         raise ValueError(f"{where}: a behaviour logprob is not finite")
+    if rollout.version > step:
+        raise ValueError(
+            f"{where}: it is of version {rollout.version}, but {step} updates are done"
+        )
     if not math.isfinite(rollout.reward):
         raise ValueError(f"{where}: the reward is {rollout.reward}")
     return tokens, logprobs

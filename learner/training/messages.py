@@ -6,6 +6,8 @@ step as they were.
 
 from typing import Any, Final
 
+import msgspec
+
 from protocols.codec import Message
 from protocols.manifest import Version
 
@@ -73,6 +75,8 @@ class Updated(Message, frozen=True):
     """By name; documented in ``docs/metrics.md``."""
     drift_by_peer: dict[str, float]
     """Mean absolute difference of behaviour and recomputed logprobs, per node."""
+    by_staleness: dict[int, dict[str, float]] = msgspec.field(default_factory=dict)
+    """What depends on who sampled, for each staleness; documented in ``docs/metrics.md``."""
 
 
 class WriteWeights(Message, frozen=True, tag="write_weights"):

@@ -1,7 +1,8 @@
 """The objective: functions of tensors, without state.
 
 N, in names, is a shape: completion tokens, of a micro-batch or a batch, one after
-the other. There is no padding among them, so nothing needs a mask.
+the other. There is no padding among them, so nothing needs a mask. S are the
+samples of the whole batch.
 
 Three policies give each token a log-probability, all at the temperature of
 sampling:
@@ -17,6 +18,7 @@ The gradient is that of, per token,
 of which the first factor is a constant: the truncated importance weight of
 decoupled PPO, which corrects for staleness and for engines that compute
 differently. The second is PPO's surrogate, with asymmetric clips as in DAPO.
+``docs/objective.md`` says what else the factors can be, and where each comes from.
 """
 
 from dataclasses import dataclass
@@ -24,95 +26,113 @@ from typing import Final
 
 import torch
 
+from learner.config.objective import Objective
+from learner.config.presets import KlEstimator, Level
+
 _MAX_LOG_RATIO: Final = 20.0
 """exp() beyond it would only produce infinities; far outside any clip or cap."""
 
 
-def importance_weights(
-    prox_N: torch.Tensor,
-    behaviour_N: torch.Tensor,
-) -> torch.Tensor:
-    """Return prox / behaviour per token, without gradient."""
-    return (prox_N - behaviour_N).detach().clamp(max=_MAX_LOG_RATIO).exp()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the loss of some tokens depends on besides the policy; nothing carries a gradient."""
+
+    prox_N: torch.Tensor
+    """Log-probabilities under the weights at the start of the update."""
+    behaviour_N: torch.Tensor
+    """Log-probabilities under what sampled the tokens; finite."""
+    advantages_N: torch.Tensor
+    """That of its sample, for each token."""
+    sample_N: torch.Tensor
+    """Which of S samples each token is of. A sample's tokens are all here, or none of them."""
+    lengths_S: torch.Tensor
+    """Tokens of each sample."""
+    reference_N: torch.Tensor | None = None
+    """Log-probabilities under the initial model; only with a KL penalty."""
+
+    def log_ratio(self, of_N: torch.Tensor, to_N: torch.Tensor, level: Level) -> torch.Tensor:
+        """Return log(of / to) at each token: its own, or its whole sample's.
+
+        "token": of the token's probabilities; "sequence": of its sample's, the product over
+        tokens; "geometric": the geometric mean over its sample's tokens, as in GSPO.
+        """
+        difference_N = of_N - to_N
+        if level == "token":
+            return difference_N
+        sums_S = torch.zeros_like(self.lengths_S, dtype=difference_N.dtype)
+        sums_S = sums_S.index_add(0, self.sample_N, difference_N)
+        if level == "geometric":
+            sums_S = sums_S / self.lengths_S.clamp(min=1)
+        return sums_S[self.sample_N]
 
 
-def surrogate_losses(
-    policy_N: torch.Tensor,
-    prox_N: torch.Tensor,
-    behaviour_N: torch.Tensor,
-    advantages_N: torch.Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    importance_cap: float,
-) -> torch.Tensor:
+def policy_ratios(policy_N: torch.Tensor, given: Given, objective: Objective) -> torch.Tensor:
+    """Return the ratio that is clipped.
+
+    Its denominator is the proximal policy; or the behaviour policy, if the two are coupled,
+    as in PPO (arXiv:1707.06347) before they were decoupled (arXiv:2110.00641).
+    """
+    old_N = given.behaviour_N if objective.importance == "coupled" else given.prox_N.detach()
+    log_ratio_N = given.log_ratio(policy_N, old_N, objective.ratio_level)
+    return log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+
+
+def importance_ratios(given: Given, level: Level) -> torch.Tensor:
+    """Return prox / behaviour at each token, without gradient, whether it is used or not."""
+    log_ratio_N = given.log_ratio(given.prox_N, given.behaviour_N, level).detach()
+    return log_ratio_N.clamp(max=_MAX_LOG_RATIO).exp()
+
+
+def importance_weights(given: Given, objective: Objective) -> torch.Tensor:
+    """Return the constant factor of each token's loss.
+
+    Truncated importance sampling, and leaving out what is far off ("masked importance
+    sampling", IcePop); sources are in ``docs/objective.md``.
+    """
+    if objective.importance == "decoupled":
+        ratio_N = importance_ratios(given, objective.importance_level)
+        weight_N = ratio_N.clamp(max=objective.importance_cap)
+    else:
+        weight_N = torch.ones_like(given.prox_N)
+    return weight_N.masked_fill(is_masked(given, objective), 0.0)
+
+
+def is_masked(given: Given, objective: Objective) -> torch.Tensor:
+    """Return which tokens do not count, since who sampled them is too far from who trains."""
+    if not objective.is_masking:
+        return torch.zeros_like(given.prox_N, dtype=torch.bool)
+    ratio_N = importance_ratios(given, objective.mask_level)
+    return (ratio_N < objective.mask_below) | (ratio_N > objective.mask_above)
+
+
+def token_losses(policy_N: torch.Tensor, given: Given, objective: Objective) -> torch.Tensor:
     """Return the loss of each token, to be minimised.
 
     Args:
         policy_N: the only one that a gradient flows into.
-        prox_N: log-probabilities under the weights at the start of the update.
-        behaviour_N: log-probabilities under what sampled the tokens; finite.
-        advantages_N: that of its sample, for each token.
-        clip_low: the ratio policy / prox is clipped below at 1 - clip_low.
-        clip_high: and above at 1 + clip_high.
-        importance_cap: the ratio prox / behaviour is cut off here.
+        given: all else.
+        objective: which one.
     """
-    ratio_N = _ratio(policy_N, prox_N)
-    clipped_N = ratio_N.clamp(1 - clip_low, 1 + clip_high)
+    advantages_N = given.advantages_N
+    ratio_N = policy_ratios(policy_N, given, objective)
+    clipped_N = ratio_N.clamp(1 - objective.clip_low, 1 + objective.clip_high)
     surrogate_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
-    weight_N = importance_weights(prox_N, behaviour_N).clamp(max=importance_cap)
-    return -weight_N * surrogate_N
+    losses_N = -importance_weights(given, objective) * surrogate_N
+    if given.reference_N is not None:
+        penalty_N = kl_penalties(policy_N, given.reference_N, objective.kl_estimator)
+        losses_N = losses_N + objective.kl_coefficient * penalty_N
+    return losses_N
 
 
 def kl_penalties(
-    policy_N: torch.Tensor,
-    reference_N: torch.Tensor,
+    policy_N: torch.Tensor, reference_N: torch.Tensor, estimator: KlEstimator = "k3"
 ) -> torch.Tensor:
-    """Return Schulman's k3 estimate of KL(policy, reference) per token; at least 0."""
+    """Return an estimate of KL(policy, reference) per token; at least 0.
+
+    k2 and k3 of http://joschu.net/blog/kl-approx.html. k1, the plain log ratio, is no penalty:
+    the expectation of its gradient is 0.
+    """
     difference_N = (reference_N - policy_N).clamp(max=_MAX_LOG_RATIO)
+    if estimator == "k2":
+        return difference_N.square() / 2
     return difference_N.expm1() - difference_N
-
-
-def _ratio(policy_N: torch.Tensor, prox_N: torch.Tensor) -> torch.Tensor:
-    log_ratio_N = policy_N - prox_N.detach()
-    return log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
-    """What is known of each token once the gradient has been computed; nothing carries one."""
-
-    policy_N: torch.Tensor
-    prox_N: torch.Tensor
-    behaviour_N: torch.Tensor
-    advantages_N: torch.Tensor
-    entropy_N: torch.Tensor
-    """Of the policy's distribution at the token."""
-    reference_N: torch.Tensor | None = None
-
-
-def token_metrics(
-    tokens: Trained, *, clip_low: float, clip_high: float, importance_cap: float
-) -> dict[str, float]:
-    """Return means over the tokens that were trained on, by the names of ``docs/metrics.md``."""
-    ratio_N = _ratio(tokens.policy_N, tokens.prox_N)
-    # Where the clip is what the gradient stops at: the other side of it is never chosen.
-    above_N = (ratio_N > 1 + clip_high) & (tokens.advantages_N > 0)
-    below_N = (ratio_N < 1 - clip_low) & (tokens.advantages_N < 0)
-    weight_N = importance_weights(tokens.prox_N, tokens.behaviour_N)
-    drift_N = tokens.prox_N - tokens.behaviour_N
-    metrics = {
-        "ratio_mean": ratio_N.mean(),
-        "clipped_share": (above_N | below_N).float().mean(),
-        "importance_mean": weight_N.mean(),
-        "importance_max": weight_N.max(),
-        "importance_truncated_share": (weight_N > importance_cap).float().mean(),
-        "effective_sample_share": weight_N.mean().square() / weight_N.square().mean(),
-        "kl_behaviour_prox": kl_penalties(tokens.behaviour_N, tokens.prox_N).mean(),
-        "drift_mean": drift_N.abs().mean(),
-        "drift_max": drift_N.abs().max(),
-        "entropy": tokens.entropy_N.mean(),
-    }
-    if tokens.reference_N is not None:
-        metrics["kl_reference"] = kl_penalties(tokens.policy_N, tokens.reference_N).mean()
-    return {name: float(value) for name, value in metrics.items()}

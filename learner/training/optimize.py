@@ -1,24 +1,33 @@
 """What happens to a batch: micro-batches, losses, metrics, optimizer steps.
 
+With one optimizer step per update, the policy that is optimised *is* the proximal one when
+the gradient is taken: its log-probabilities, detached, are those of the weights at the start
+of the update, and one forward pass gives both. With several, a pass without gradients comes
+first, and the policy moves away from where it was.
+
 Where parameters live, and how processes agree, is not decided here.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 
 from learner.config import TrainerTable
+from learner.config.objective import objective_of
 from learner.training.batch import Batch
-from learner.training.batching import make_micro_batches
-from learner.training.gradient import add_gradient
-from learner.training.objective import token_metrics
-from learner.training.optimizer import apply_gradients, learning_rate
+from learner.training.batching import MicroBatch, Sample, make_micro_batches
+from learner.training.gradient import add_gradient, note_logprobs
+from learner.training.optimizer import Stepped, apply_gradients, learning_rate
 from learner.training.policy import Policy
-from learner.training.rounding import rounded
+from learner.training.spreading import spread
+from learner.training.token_metrics import metrics_by_staleness, token_metrics
 from learner.training.tokens import Tokens, drift_by_peer
 
 OnProgress = Callable[[str, float, float], None]
+Rounds = list[list[MicroBatch]]
+"""One micro-batch per rank, again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class Optimized:
     metrics: dict[str, float]
     """By the names of ``docs/metrics.md``."""
     drift_by_peer: dict[str, float]
+    by_staleness: dict[int, dict[str, float]]
 
 
 def optimize(
@@ -41,7 +51,9 @@ def optimize(
     publish_dtype: torch.dtype,
     on_progress: OnProgress,
 ) -> Optimized:
-    """Make one optimizer step with ``batch``, which has samples.
+    """Make the optimizer steps of an update with ``batch``, which has samples.
+
+    If it fails in the first of them, nothing has changed.
 
     Args:
         policy: what is trained; holds no gradients before or after.
@@ -53,34 +65,69 @@ def optimize(
         publish_dtype: what nodes see of the weights.
         on_progress: told of each micro-batch.
     """
-    micro_batches = make_micro_batches(
-        batch.samples,
-        max_tokens=table.micro_batch_tokens,
-        hidden_size=policy.hidden_size,
-        share_prefixes=policy.shares_prefixes,
-    )
+    ranks, objective = policy.ranks, objective_of(table)
+    parts = [part for part in _parts(policy, batch, table) if part]
+    num_rounds = sum(map(len, parts))
     tokens = Tokens.of(batch, policy.device, has_reference=reference is not None)
-    try:
-        with rounded(policy.model.parameters(), publish_dtype):
-            for number, micro in enumerate(micro_batches):
-                on_progress("micro-batches", number, len(micro_batches))
-                add_gradient(policy, micro, tokens, table, reference=reference)
-    except BaseException:
-        optimizer.zero_grad(set_to_none=True)
-        raise
-    lr = learning_rate(step, table)
-    stepped = apply_gradients(optimizer, lr=lr, max_norm=table.max_grad_norm)
+    if tokens.prox_N is not None:
+        with policy.rounded(publish_dtype):
+            for micro_batches in (made for rounds in parts for made in rounds):
+                note_logprobs(policy, micro_batches[ranks.rank], tokens.prox_N)
+        ranks.add_up(tokens.prox_N)
+    lr, number = learning_rate(step, table), 0
+    steps: list[Stepped] = []
+    for rounds in parts:
+        try:
+            with policy.rounded(publish_dtype):
+                for micro_batches in rounds:
+                    on_progress("micro-batches", number, num_rounds)
+                    number += 1
+                    micro = micro_batches[ranks.rank]
+                    if reference is not None and tokens.reference_N is not None:
+                        note_logprobs(reference, micro, tokens.reference_N)
+                    add_gradient(policy, micro, tokens, objective)
+        except BaseException:
+            optimizer.zero_grad(set_to_none=True)
+            raise
+        steps.append(apply_gradients(optimizer, lr=lr, max_norm=table.max_grad_norm, ranks=ranks))
+    ranks.add_up(*tokens.found())
+    trained = tokens.trained()
+    made = [micro for rounds in parts for micro_batches in rounds for micro in micro_batches]
     metrics = {
-        "loss": float(tokens.loss),
-        "grad_norm": stepped.grad_norm,
+        "loss": float(tokens.loss) / len(steps),
+        "grad_norm": fmean(stepped.grad_norm for stepped in steps),
         "learning_rate": lr,
-        "is_not_finite": float(not stepped.is_applied),
-        "num_tokens_computed": sum(micro.num_tokens for micro in micro_batches),
-        **token_metrics(
-            tokens.trained(),
-            clip_low=table.clip_low,
-            clip_high=table.clip_high,
-            importance_cap=table.importance_cap,
-        ),
+        "is_not_finite": float(not all(stepped.is_applied for stepped in steps)),
+        "num_optimizer_steps": sum(stepped.is_applied for stepped in steps),
+        "num_tokens_computed": sum(micro.num_tokens for micro in made),
+        "num_tokens_longest": max(micro.num_tokens for micro in made),
+        **token_metrics(trained, objective),
     }
-    return Optimized(metrics, drift_by_peer(batch, tokens))
+    staleness_S = torch.tensor(batch.staleness, device=policy.device)
+    return Optimized(
+        metrics,
+        drift_by_peer(batch, trained),
+        metrics_by_staleness(trained, staleness_S, objective),
+    )
+
+
+def _parts(policy: Policy, batch: Batch, table: TrainerTable) -> list[Rounds]:
+    """Return what goes through the model for each optimizer step."""
+    found: list[Rounds] = []
+    for number in range(batch.num_minibatches):
+        samples = [
+            sample
+            for sample, minibatch in zip(batch.samples, batch.minibatch, strict=True)
+            if minibatch == number
+        ]
+
+        def cut(max_tokens: int, samples: list[Sample] = samples) -> list[MicroBatch]:
+            return make_micro_batches(
+                samples,
+                max_tokens=max_tokens,
+                hidden_size=policy.hidden_size,
+                share_prefixes=policy.shares_prefixes,
+            )
+
+        found.append(spread(cut, max_tokens=table.micro_batch_tokens, num_ranks=policy.ranks.size))
+    return found

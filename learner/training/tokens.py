@@ -1,6 +1,6 @@
 """A batch's completion tokens on the device, and what forward passes find out of them.
 
-N, in names, is a shape, as in :mod:`learner.training.batching`.
+Letters in names are shapes: N completion tokens of a batch, M of a part of it, S samples.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from learner.training.batch import Batch
-from learner.training.objective import Trained
+from learner.training.objective import Given
+from learner.training.token_metrics import Trained
 
 
 @dataclass(slots=True)
@@ -19,8 +20,14 @@ class Tokens:
     behaviour_N: torch.Tensor
     advantages_N: torch.Tensor
     weights_N: torch.Tensor
+    sample_N: torch.Tensor
+    """Which of S samples."""
+    lengths_S: torch.Tensor
     policy_N: torch.Tensor
+    """As of the gradient that the token was in."""
     entropy_N: torch.Tensor
+    prox_N: torch.Tensor | None
+    """Filled in before the first of several optimizer steps; with one, it is the policy."""
     reference_N: torch.Tensor | None
     loss: torch.Tensor
     """Sum so far."""
@@ -29,31 +36,56 @@ class Tokens:
     def of(cls, batch: Batch, device: torch.device, *, has_reference: bool) -> "Tokens":
         """Copy a batch to ``device``."""
         behaviour_N = torch.from_numpy(batch.behaviour_N).to(device)
+        lengths_S = np.asarray([sample.num_completion for sample in batch.samples], np.int64)
+        is_one_step = batch.num_minibatches == 1
         return cls(
             behaviour_N=behaviour_N,
             advantages_N=torch.from_numpy(batch.advantages_N).to(device),
             weights_N=torch.from_numpy(batch.weights_N).to(device),
+            sample_N=torch.from_numpy(np.repeat(np.arange(len(lengths_S)), lengths_S)).to(device),
+            lengths_S=torch.from_numpy(lengths_S).to(device),
             policy_N=torch.zeros_like(behaviour_N),
             entropy_N=torch.zeros_like(behaviour_N),
+            prox_N=None if is_one_step else torch.zeros_like(behaviour_N),
             reference_N=torch.zeros_like(behaviour_N) if has_reference else None,
             loss=torch.zeros((), device=device),
+        )
+
+    def found(self) -> list[torch.Tensor]:
+        """Return what gradients have filled in, each value by one rank; 0 with the others."""
+        columns = [self.policy_N, self.entropy_N, self.loss]
+        return columns if self.reference_N is None else [*columns, self.reference_N]
+
+    def given(self, index_M: torch.Tensor, policy_M: torch.Tensor) -> Given:
+        """Return what the loss of some tokens depends on, besides the policy as it is now."""
+        return Given(
+            prox_N=policy_M.detach() if self.prox_N is None else self.prox_N[index_M],
+            behaviour_N=self.behaviour_N[index_M],
+            advantages_N=self.advantages_N[index_M],
+            sample_N=self.sample_N[index_M],
+            lengths_S=self.lengths_S,
+            reference_N=None if self.reference_N is None else self.reference_N[index_M],
         )
 
     def trained(self) -> Trained:
         """Return what the metrics are computed of."""
         return Trained(
             policy_N=self.policy_N,
-            prox_N=self.policy_N,
-            behaviour_N=self.behaviour_N,
-            advantages_N=self.advantages_N,
+            given=Given(
+                prox_N=self.policy_N if self.prox_N is None else self.prox_N,
+                behaviour_N=self.behaviour_N,
+                advantages_N=self.advantages_N,
+                sample_N=self.sample_N,
+                lengths_S=self.lengths_S,
+                reference_N=self.reference_N,
+            ),
             entropy_N=self.entropy_N,
-            reference_N=self.reference_N,
         )
 
 
-def drift_by_peer(batch: Batch, tokens: Tokens) -> dict[str, float]:
+def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, float]:
     """Return the mean absolute difference of behaviour and recomputed logprobs, per node."""
-    drift_N = (tokens.policy_N - tokens.behaviour_N).abs().cpu().numpy()
+    drift_N = (trained.given.prox_N - trained.given.behaviour_N).abs().cpu().numpy()
     sums: dict[str, tuple[float, int]] = {}
     for sample, peer in zip(batch.samples, batch.peers, strict=True):
         total, count = sums.get(peer, (0.0, 0))
