@@ -3,8 +3,9 @@
     run directory (held by whoever called), its event log
       model folder (prepared in a process of its own)
       identity (locked: one process per run)
-        network, so that a port in use is told before a model is loaded
-          ledger, scorer process, trainer process, weights library
+        ledger, which says from which checkpoint to go on
+          trainer process: its libraries take longest to load, and meanwhile ...
+            network, scorer process, weights library
             the learner at work, until done or interrupted
 
 If the trainer dies, all of it is closed and opened again from the last checkpoint, as
@@ -14,8 +15,8 @@ If the trainer dies, all of it is closed and opened again from the last checkpoi
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,11 @@ import trio
 
 from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
 from echo2swarm.disk import write_atomically
-from echo2swarm.errors import ConfigError, SwarmError
+from echo2swarm.errors import ConfigError
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.network.serving import leaves
 from echo2swarm.telemetry import events_to
 from echo2swarm.weights.announce import ManifestAnnouncer
 from echo2swarm.weights.library import open_library
@@ -41,15 +41,17 @@ from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.traffic import Traffic
 from learner.announcing import relay_manifests, sealed_advert, write_ticket
 from learner.config import LearnerConfig
-from learner.ledger.ledger import Ledger, open_ledger
+from learner.config.changes import Change
+from learner.config.file import resolved
+from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
 from learner.loop.publisher import SwarmPublisher
-from learner.loop.replay import replay
-from learner.loop.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
+from learner.loop.trainer_client import TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
 from learner.nodes.links import Links
-from learner.resuming import choose_checkpoint
+from learner.one_error import one_error_at_a_time
+from learner.resuming import check_changes, choose_checkpoint, take_up
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
@@ -72,6 +74,8 @@ class Serving:
     run_dir: RunDir
     resume: bool
     say_ticket: SayTicket
+    changes: tuple[Change, ...] = ()
+    """What is configured otherwise than before."""
 
 
 async def serve(serving: Serving) -> None:
@@ -83,7 +87,9 @@ async def serve(serving: Serving) -> None:
     """
     run_dir = serving.run_dir
     with events_to(run_dir.events):
-        log.info("run.started", run_id=run_dir.run_id, folder=str(run_dir.folder))
+        log.info(
+            "run.started", run_id=run_dir.run_id, folder=str(run_dir.folder), **_origin(run_dir)
+        )
         model_dir = await prepare_model(serving.config.model.path)
         with hold_identity(run_dir.identity) as identity:
             await _serve_until_done(serving, model_dir, identity)
@@ -101,7 +107,7 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
     serving = replace(serving, say_ticket=say_once)
     while True:
         try:
-            with _one_error_at_a_time():
+            with one_error_at_a_time():
                 await _serve_once(serving, model_dir, identity, resume=resume)
         except TrainerLostError as exc:
             checkpoint = serving.run_dir.newest_checkpoint()
@@ -110,6 +116,7 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
             if num_restarts > MAX_RESTARTS:
                 raise
             last_step, resume = step, True
+            serving = replace(serving, changes=())
             log.error("trainer.lost", error=str(exc), next=f"going back to step {step}")
         else:
             return
@@ -122,7 +129,6 @@ async def _serve_once(
     await trio.to_thread.run_sync(run_dir.clean)
     async with AsyncExitStack() as stack:
         stack.callback(run_dir.clean)
-        network = await stack.enter_async_context(_open_network(config, identity))
         ledger = await stack.enter_async_context(
             open_ledger(
                 run_dir.ledger,
@@ -130,16 +136,12 @@ async def _serve_once(
                 max_staleness=config.rollouts.max_staleness,
             )
         )
-        checkpoint = await choose_checkpoint(run_dir, ledger) if resume else None
-        scorer = await stack.enter_async_context(
-            open_scorer(
-                config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
-            )
-        )
-        stop_tokens = scorer.opened.stop_token_ids
-        if len(stop_tokens) > MAX_STOP_TOKENS:
-            raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
-        trainer = await stack.enter_async_context(
+        checkpoint = None
+        if resume:
+            checkpoint = await choose_checkpoint(run_dir, ledger)
+            await check_changes(run_dir, ledger, checkpoint, serving.changes)
+        write_atomically(run_dir.config, resolved(config).encode())
+        starting = await stack.enter_async_context(
             open_trainer(
                 Start(
                     model_dir=str(model_dir),
@@ -152,7 +154,21 @@ async def _serve_once(
                 log_path=run_dir.logs / "trainer.log",
             )
         )
-        left_over = await _take_up(serving, ledger, trainer, resume=resume)
+        network = await stack.enter_async_context(_open_network(config, identity))
+        scorer = await stack.enter_async_context(
+            open_scorer(
+                config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
+            )
+        )
+        stop_tokens = scorer.opened.stop_token_ids
+        if len(stop_tokens) > MAX_STOP_TOKENS:
+            raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
+        trainer = await starting.ready()
+        left_over = LeftOver()
+        if resume:
+            left_over = await take_up(
+                run_dir, ledger, trainer, max_staleness=config.rollouts.max_staleness
+            )
         library = await stack.enter_async_context(
             open_library(run_dir.weights, run=run_dir.run_id, learner_key=identity.key.public_key())
         )
@@ -249,33 +265,6 @@ async def _work(
         raise KeyboardInterrupt
 
 
-async def _take_up(
-    serving: Serving, ledger: Ledger, trainer: ProcessTrainer, *, resume: bool
-) -> LeftOver:
-    """Bring trainer, ledger and weights to where the run stood."""
-    if not resume:
-        return LeftOver()
-    checkpoint_step = trainer.started.step
-    left_over = await ledger.resume(
-        checkpoint_step,
-        max_staleness=serving.config.rollouts.max_staleness,
-        now_unix_s=time.time(),
-    )
-    step = checkpoint_step + len(left_over.updates)
-    log.info(
-        "run.resumed",
-        checkpoint=checkpoint_step,
-        step=step,
-        num_updates_to_replay=len(left_over.updates),
-        num_groups_kept=len(left_over.groups),
-        num_rollouts_kept=sum(len(group.rollouts) for group in left_over.groups),
-        num_rollouts_undone=left_over.num_rollouts_undone,
-    )
-    await replay(trainer, left_over.updates)
-    await trio.to_thread.run_sync(serving.run_dir.forget_versions_after, step)
-    return left_over
-
-
 def _tell_ticket(serving: Serving, network: Network, identity: Identity) -> None:
     line = write_ticket(
         network,
@@ -285,6 +274,11 @@ def _tell_ticket(serving: Serving, network: Network, identity: Identity) -> None
     )
     write_atomically(serving.run_dir.ticket, f"{line}\n".encode())
     serving.say_ticket(line)
+
+
+def _origin(run_dir: RunDir) -> dict[str, object]:
+    origin = run_dir.forked_from
+    return {"forked_from": f"{origin.run_id} at step {origin.step}"} if origin else {}
 
 
 def _say_nothing(_line: str) -> None:
@@ -314,27 +308,3 @@ async def _open_network(config: LearnerConfig, identity: Identity) -> AsyncItera
         is_go_between=config.swarm.hole_punching,
     ) as network:
         yield network
-
-
-@contextmanager
-def _one_error_at_a_time() -> Iterator[None]:
-    """Raise, of several errors that came together, the one that says most."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        errors = sorted(leaves(group), key=_importance)
-        raise errors[0] from (None if len(errors) == 1 else group)
-
-
-def _importance(exc: BaseException) -> int:
-    match exc:
-        case KeyboardInterrupt():
-            return 0
-        case TrainerLostError():
-            return 2
-        case SwarmError():
-            return 3
-        case trio.Cancelled():
-            return 4
-        case _:
-            return 1  # a bug

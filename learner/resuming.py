@@ -5,6 +5,7 @@ is none, the run is not resumed: a start from the beginning would make other ver
 numbers that nodes know already.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +14,11 @@ import trio
 
 from echo2swarm.errors import StoreError
 from learner.checkpoint_store import Checkpoint, fault_of
+from learner.config.changes import Change, check_resumable
 from learner.ledger.ledger import Ledger
-from learner.ledger.resume import Reach
+from learner.ledger.resume import LeftOver, Reach
+from learner.loop.replay import replay
+from learner.loop.trainer_client import ProcessTrainer
 from learner.run_dir import RunDir
 
 log = structlog.get_logger()
@@ -105,3 +109,41 @@ async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | Non
             kept_as=str(aside),
         )
     return choice.checkpoint
+
+
+async def check_changes(
+    run_dir: RunDir, ledger: Ledger, checkpoint: Checkpoint | None, changes: tuple[Change, ...]
+) -> None:
+    """Do nothing if the configuration may have changed so, where the run goes on from.
+
+    Raises:
+        ConfigError: it may not.
+    """
+    reach = await ledger.reach()
+    step = checkpoint.step if checkpoint else reach.first_step
+    check_resumable(changes, num_updates_to_replay=reach.step - step, folder=str(run_dir.folder))
+    for change in changes:
+        log.info("config.changed", key=change.key, before=change.before, now=change.now)
+
+
+async def take_up(
+    run_dir: RunDir, ledger: Ledger, trainer: ProcessTrainer, *, max_staleness: int
+) -> LeftOver:
+    """Bring trainer, ledger and weights to where the run stood."""
+    checkpoint_step = trainer.started.step
+    left_over = await ledger.resume(
+        checkpoint_step, max_staleness=max_staleness, now_unix_s=time.time()
+    )
+    step = checkpoint_step + len(left_over.updates)
+    log.info(
+        "run.resumed",
+        checkpoint=checkpoint_step,
+        step=step,
+        num_updates_to_replay=len(left_over.updates),
+        num_groups_kept=len(left_over.groups),
+        num_rollouts_kept=sum(len(group.rollouts) for group in left_over.groups),
+        num_rollouts_undone=left_over.num_rollouts_undone,
+    )
+    await replay(trainer, left_over.updates)
+    await trio.to_thread.run_sync(run_dir.forget_versions_after, step)
+    return left_over

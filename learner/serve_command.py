@@ -7,18 +7,21 @@ from pathlib import Path
 from typing import Final
 
 import click
+import structlog
 import trio
 
 from echo2swarm.cli_errors import Rim
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import UsageError
+from echo2swarm.errors import ConfigError, UsageError
 from echo2swarm.telemetry import configure_logging
 from learner.app import Serving, serve
 from learner.config import LearnerConfig
 from learner.config import file as config_file
+from learner.config.changes import Change, changes, check_resumable
 from learner.run_dir import RunDir, hold, no_run_in, open_run_dir, read_run_dir
 
 RUNS: Final = Path("runs")
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +58,14 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
     with hold(folder):
         run_dir = open_run_dir(folder, name=config.run.name, resume=options.resume)
         rim.crash_folder = run_dir.logs
-        write_atomically(run_dir.config, config_file.resolved(config).encode())
-        trio.run(
-            partial(
-                serve,
-                Serving(
-                    config=config, run_dir=run_dir, resume=options.resume, say_ticket=_say_ticket
-                ),
-            )
+        serving = Serving(
+            config=config,
+            run_dir=run_dir,
+            resume=options.resume,
+            say_ticket=_say_ticket,
+            changes=_changes(run_dir, config) if options.resume else (),
         )
+        trio.run(partial(serve, serving))
 
 
 def load_config(options: ServeOptions) -> LearnerConfig:
@@ -86,6 +88,22 @@ def load_config(options: ServeOptions) -> LearnerConfig:
         if not path.exists():
             raise no_run_in(folder)
     return config_file.load(path, overrides)
+
+
+def _changes(run_dir: RunDir, config: LearnerConfig) -> tuple[Change, ...]:
+    """Return what is configured otherwise than the run was so far, if it may be.
+
+    Raises:
+        ConfigError: it may not, whatever checkpoint the run goes on from.
+    """
+    try:
+        before = config_file.load(run_dir.config, environment={})
+    except ConfigError as exc:
+        log.warning("config.not_compared", error=str(exc), why="other software wrote it")
+        return ()
+    found = changes(before, config)
+    check_resumable(found, num_updates_to_replay=0, folder=str(run_dir.folder))
+    return found
 
 
 def read_ticket_file(run_dir: Path) -> str:

@@ -37,6 +37,7 @@ class LeaseKeeper:
         on_ended: gets leases that ended by this.
         on_step: told the learner's step.
         on_doubt: the learner may not know us; it should get a heartbeat.
+        wanted: rung when the learner (again) wants work: no reason to wait any longer.
         rng: for jitter.
     """
 
@@ -51,6 +52,7 @@ class LeaseKeeper:
         on_ended: Callable[[Sequence[Ending]], None],
         on_step: Callable[[int], None],
         on_doubt: Callable[[], None],
+        wanted: Bell,
         rng: random.Random,
     ) -> None:
         self._calls = calls
@@ -61,6 +63,7 @@ class LeaseKeeper:
         self._on_ended = on_ended
         self._on_step = on_step
         self._on_doubt = on_doubt
+        self._wanted = wanted
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._returns, self._to_return = trio.open_memory_channel[GiveBack](MAX_GIVEN_BACK)
         self._num_returning = 0
@@ -96,12 +99,14 @@ class LeaseKeeper:
                 await ring.wait()
 
     async def _ask(self, version: PolicyVersion) -> None:
+        ring = self._wanted.next_ring
         try:
             reply = await self._calls.ask_for_lease(version, max_completions=self._max_completions)
         except (NetworkError, RemoteProtocolError) as exc:
             log.debug("lease.not_asked", error=str(exc))
             self._on_doubt()
-            await trio.sleep(self._backoff.next_s())
+            with trio.move_on_after(self._backoff.next_s()):
+                await ring.wait()
         else:
             self._backoff.reset()
             await self._take(reply)

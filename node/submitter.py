@@ -9,6 +9,7 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.bell import Bell
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from node.learner_calls import LearnerCalls
@@ -46,6 +47,7 @@ class Submitter:
         on_ended: gets the leases that ended by this.
         on_step: told the learner's step.
         on_doubt: the learner may not know us; it should get a heartbeat.
+        wanted: rung when the learner (again) wants work: no reason to wait any longer.
         rng: for jitter.
     """
 
@@ -58,6 +60,7 @@ class Submitter:
         on_ended: Callable[[Sequence[Ending]], None],
         on_step: Callable[[int], None],
         on_doubt: Callable[[], None],
+        wanted: Bell,
         rng: random.Random,
     ) -> None:
         self._calls = calls
@@ -66,6 +69,7 @@ class Submitter:
         self._on_ended = on_ended
         self._on_step = on_step
         self._on_doubt = on_doubt
+        self._wanted = wanted
         self._rng = rng
 
     async def run(self, inbox: "trio.MemoryReceiveChannel[Submission]") -> None:
@@ -76,6 +80,7 @@ class Submitter:
     async def _submit(self, submission: Submission) -> None:
         backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
         while self._work.has(submission.lease_id):
+            ring = self._wanted.next_ring
             try:
                 reply = await self._calls.submit(
                     submission.lease_id,
@@ -100,7 +105,8 @@ class Submitter:
                 )
             submission = replace(submission, num_attempts=submission.num_attempts + 1)
             self._on_doubt()
-            await trio.sleep(wait_s)
+            with trio.move_on_after(wait_s):
+                await ring.wait()
 
     def _judged(self, submission: Submission, reply: SubmissionReply) -> None:
         lease_id, num = submission.lease_id, len(submission.rollouts)

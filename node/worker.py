@@ -112,6 +112,7 @@ class Worker:
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._rest_s = 0.0
         self._bell = Bell()
+        self._wanted = Bell()
         self._tally = Tally()
         self._drain_wanted = trio.Event()
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
@@ -124,6 +125,7 @@ class Worker:
             on_ended=self._ended,
             on_step=self.step_heard,
             on_doubt=on_doubt,
+            wanted=self._wanted,
             rng=rng,
         )
 
@@ -167,6 +169,7 @@ class Worker:
     def take_work(self) -> None:
         """Ask for leases from now on."""
         self._work.take(is_wanted=True)
+        self._wanted.ring()
         self._bell.ring()
 
     def stop_taking_work(self) -> None:
@@ -203,6 +206,7 @@ class Worker:
             on_ended=self._ended,
             on_step=self.step_heard,
             on_doubt=self._on_doubt,
+            wanted=self._wanted,
             rng=self._rng,
         )
         async with trio.open_nursery() as nursery:

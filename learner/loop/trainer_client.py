@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 import structlog
+import trio
 
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
@@ -81,17 +82,24 @@ class ProcessTrainer:
             raise TrainerLostError(str(exc)) from exc
 
 
-@asynccontextmanager
-async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[ProcessTrainer]:
-    """Run the trainer process for the length of the context.
+class StartingTrainer:
+    """A trainer that is being started, while others are, too: its libraries take their time."""
 
-    Raises:
-        ConfigError: what the configuration asks of it is not possible.
-        ChildError: it could not be started.
-    """
-    async with open_child("learner.training.worker", name=_NAME, log_path=log_path) as child:
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._trainer: ProcessTrainer | None = None
+        self._is_ready = trio.Event()
+
+    async def ready(self) -> ProcessTrainer:
+        """Return the trainer as soon as it can be called."""
+        await self._is_ready.wait()
+        assert self._trainer is not None  # noqa: S101 - set before the event
+        return self._trainer
+
+    async def start(self, start: Start) -> None:
+        """Have it load model and checkpoint."""
         try:
-            started = await child.call(start, Started, timeout_s=START_S)
+            started = await self._child.call(start, Started, timeout_s=START_S)
         except ChildError as exc:
             if exc.error == ConfigError.__name__:
                 raise ConfigError(str(exc).removeprefix(f"{_NAME}: {exc.error}: ")) from exc
@@ -102,4 +110,23 @@ async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[Process
             num_parameters=started.num_parameters,
             rss_bytes=started.rss_bytes,
         )
-        yield ProcessTrainer(child, started)
+        self._trainer = ProcessTrainer(self._child, started)
+        self._is_ready.set()
+
+
+@asynccontextmanager
+async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[StartingTrainer]:
+    """Run the trainer process for the length of the context, which begins before it is ready.
+
+    Raises:
+        ConfigError: what the configuration asks of it is not possible.
+        ChildError: it could not be started.
+    """
+    async with (
+        open_child("learner.training.worker", name=_NAME, log_path=log_path) as child,
+        trio.open_nursery() as nursery,
+    ):
+        starting = StartingTrainer(child)
+        nursery.start_soon(starting.start, start)
+        yield starting
+        nursery.cancel_scope.cancel()

@@ -244,6 +244,25 @@ async def test_rollouts_wait_for_a_learner_that_is_away(
     assert len(bench.events("rollouts.not_submitted")) == 1
 
 
+async def test_rollouts_are_handed_in_as_soon_as_the_learner_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 5
+            bench.policies.hold(0)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 1)
+            await trio.sleep(1)
+            bench.hub.partition([LEARNER])
+            await trio.sleep(100)
+            bench.hub.heal()
+            await _reconnect(bench)
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            with trio.fail_after(1):
+                await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+
+
 async def _reconnect(bench: Bench) -> None:
     """Do what discovery does."""
     await bench.network.connect(PeerInfo(peer=LEARNER, addresses=(LEARNER_AT,)))
