@@ -67,3 +67,8 @@ def _check_trainer(trainer: TrainerTable) -> None:
         raise ConfigError(
             f'trainer.device: expected "auto", "cpu", "cuda" or "cuda:N", got "{trainer.device}"'
         )
+    if trainer.num_processes > 1 and trainer.device.startswith("cuda:"):
+        raise ConfigError(
+            f'trainer.device: expected "cuda" with trainer.num_processes = '
+            f'{trainer.num_processes}, got "{trainer.device}", which is one GPU'
+        )

@@ -2,10 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from learner.config import TrainerTable
+from learner.training.ranks import Ranks
+from learner.training.sharding import local, total_norm
+
+_EPSILON: Final = 1e-6
+"""Against dividing by 0; as in torch.nn.utils.clip_grad_norm_."""
 
 
 def make_optimizer(
@@ -42,15 +48,17 @@ class Stepped:
     """Before it was limited."""
 
 
-def apply_gradients(optimizer: torch.optim.Optimizer, *, lr: float, max_norm: float) -> Stepped:
+def apply_gradients(
+    optimizer: torch.optim.Optimizer, *, lr: float, max_norm: float, ranks: Ranks
+) -> Stepped:
     """Make one step with the gradients that the parameters hold, and drop them."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    gradients = [local(p.grad) for p in parameters if p.grad is not None]
+    norm = total_norm(gradients, ranks)
     is_finite = bool(torch.isfinite(norm))
     if is_finite:
         if float(norm) > max_norm:
-            torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+            torch._foreach_mul_(gradients, (max_norm / (norm + _EPSILON)).clamp(max=1.0))
         for group in optimizer.param_groups:
             group["lr"] = lr
         optimizer.step()

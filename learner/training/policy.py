@@ -4,6 +4,9 @@ Letters in names are shapes, as in :mod:`learner.training.batching`; H is the
 hidden size (or, for a plain policy, the vocabulary), V the vocabulary.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +17,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from echo2swarm.errors import StoreError
 from learner.training.batching import Ints, MicroBatch, Sample, make_micro_batches
+from learner.training.ranks import Ranks
+from learner.training.rounding import rounded
+from learner.training.sharding import forget_gathered, hidden_states, shard
 
 log = structlog.get_logger()
 
@@ -22,12 +28,18 @@ _CHECK_TOLERANCE: Final = 1e-3
 
 
 class Policy:
-    """A causal language model with its weights in float32."""
+    """A causal language model with its weights in float32, whole or spread over ``ranks``."""
 
     def __init__(
-        self, model: PreTrainedModel, *, temperature: float, autocast: torch.dtype | None
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        autocast: torch.dtype | None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
+        self.ranks = ranks or Ranks()
         self.shares_prefixes = False
         self._temperature = temperature
         self._autocast = autocast
@@ -36,7 +48,7 @@ class Policy:
     @property
     def device(self) -> torch.device:
         """Where the model is."""
-        return self.model.device
+        return next(self.model.parameters()).device
 
     @property
     def vocab_size(self) -> int:
@@ -67,7 +79,7 @@ class Policy:
                 logits_BTV: torch.Tensor = self.model(**inputs).logits
                 return logits_BTV.flatten(0, 1)[source_P]
             inputs["attention_mask"] = _tree_mask(self.tensor(batch.ends_BT))
-            hidden_BTH: torch.Tensor = self.model.base_model(**inputs).last_hidden_state
+            hidden_BTH = hidden_states(self.model, **inputs)
             return hidden_BTH.flatten(0, 1)[source_P]
 
     def logits(self, features_PH: torch.Tensor) -> torch.Tensor:
@@ -82,6 +94,16 @@ class Policy:
         return torch.autocast(
             self.device.type, dtype=self._autocast, enabled=self._autocast is not None
         )
+
+    @contextmanager
+    def rounded(self, dtype: torch.dtype) -> Iterator[None]:
+        """For the length of the context, compute with weights rounded to ``dtype``."""
+        forget_gathered(self.model)
+        try:
+            with rounded(self.model.parameters(), dtype):
+                yield
+        finally:
+            forget_gathered(self.model)
 
     def tensor(self, values: Ints) -> torch.Tensor:
         """Copy ``values`` to the model's device."""
@@ -156,6 +178,40 @@ def _check_samples(vocab_size: int) -> list[Sample]:
             first = sum(sample.num_completion for sample in samples)
             samples.append(Sample(tokens=start + completion, num_prompt=len(start), first=first))
     return samples
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOptions:
+    """How a policy computes."""
+
+    device: torch.device
+    temperature: float
+    autocast: torch.dtype | None
+
+
+def load_policy(folder: Path, options: PolicyOptions, ranks: Ranks) -> Policy:
+    """Load a model folder's policy, spread over all ranks if there are several.
+
+    Raises:
+        StoreError: it can't be loaded.
+    """
+    policy: Policy | None = None
+    # One after the other: main memory has room for one whole model, perhaps not for several.
+    for turn in range(ranks.size):
+        with ranks.together():
+            if turn == ranks.rank:
+                # One process tries the policy out where it will be; several before it is spread,
+                # since there no rank can do anything by itself.
+                model = load_model(
+                    folder, device=options.device if ranks.size == 1 else torch.device("cpu")
+                )
+                policy = Policy(
+                    model, temperature=options.temperature, autocast=options.autocast, ranks=ranks
+                )
+                shard(model, ranks, device=options.device)
+    assert policy is not None  # noqa: S101 - its turn has come
+    policy.shares_prefixes = all(ranks.all_of(policy.shares_prefixes))
+    return policy
 
 
 def load_model(folder: Path, *, device: torch.device) -> PreTrainedModel:

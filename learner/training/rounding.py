@@ -13,19 +13,25 @@ from contextlib import contextmanager
 
 import torch
 
+from learner.training.sharding import local
+
 
 @contextmanager
 def rounded(parameters: Iterable[torch.nn.Parameter], dtype: torch.dtype) -> Iterator[None]:
     """For the length of the context, let ``parameters`` hold what ``dtype`` can tell apart.
 
-    They are the same objects, and keep the gradients that they get meanwhile.
+    They are the same objects in the same memory, and keep the gradients that they get meanwhile.
     """
-    masters = [(parameter, parameter.data) for parameter in parameters]
+    masters = []
     try:
-        for parameter, master in masters:
-            if master.dtype != dtype:
-                parameter.data = master.to(dtype).to(master.dtype)
+        with torch.no_grad():
+            for parameter in parameters:
+                values = local(parameter)
+                if values.dtype != dtype:
+                    masters.append((values, values.clone()))
+                    values.copy_(values.to(dtype))
         yield
     finally:
-        for parameter, master in masters:
-            parameter.data = master
+        with torch.no_grad():
+            for values, master in masters:
+                values.copy_(master)

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from echo2swarm.errors import StoreError
+from learner.training.ranks import Ranks
+from learner.training.sharding import local, rows, whole
+from learner.training.stored import MODEL, Stored, open_stored
 
 MAX_SHARD_BYTES: Final = 1 << 30
 INDEX: Final = "model.safetensors.index.json"
@@ -24,20 +27,26 @@ def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def write_weights(
-    folder: Path,
+    folder: Path | None,
     tensors: Mapping[str, torch.Tensor],
     dtype: torch.dtype,
     *,
     max_shard_bytes: int = MAX_SHARD_BYTES,
+    ranks: Ranks | None = None,
 ) -> list[str]:
     """Write ``tensors`` into ``folder`` and return the names of the files, in order.
 
+    Of tensors that are spread over several ranks, a file's worth is gathered into the main memory
+    of the first at a time, tensor by tensor.
+
     Args:
-        folder: exists, and holds no weights.
+        folder: exists, and holds no weights; None in all ranks but the first.
         tensors: in the order in which to write them.
         dtype: that floating-point tensors are rounded to.
         max_shard_bytes: no file is larger, unless it holds a single tensor.
+        ranks: all of which must call this at once.
     """
+    ranks = ranks or Ranks()
     shards = list(_shards(tensors, dtype, max_shard_bytes))
     names = []
     for number, shard in enumerate(shards, start=1):
@@ -45,37 +54,53 @@ def write_weights(
         if len(shards) > 1:
             name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         # One shard at a time: a copy of all weights would not always fit into memory.
-        data = {key: _rounded(tensors[key], dtype).contiguous().cpu() for key in shard}
-        save_file(data, folder / name, metadata={"format": "pt"})
+        data: dict[str, torch.Tensor] = {}
+        for key in shard:
+            tensor = whole(tensors[key], dtype)
+            if folder is not None:
+                data[key] = tensor.contiguous().cpu()
+        with ranks.together():
+            if folder is not None:
+                save_file(data, folder / name, metadata={"format": "pt"})
         names.append(name)
     if len(shards) > 1:
         # In the layout of the Hugging Face hub, so that from_pretrained() finds all of them.
         files = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-        (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": files}, indent=1))
+        with ranks.together():
+            if folder is not None:
+                index = json.dumps({"metadata": {}, "weight_map": files}, indent=1)
+                (folder / INDEX).write_text(index)
         names.append(INDEX)
     return names
 
 
 def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Copy the weights in ``folder`` into ``model``.
+    """Copy the weights in ``folder`` into ``model``, which is whole.
 
     Raises:
         StoreError: they are not those of this model; it is unchanged then.
     """
-    wanted = model_tensors(model)
-    found: dict[str, torch.Tensor] = {}
-    for path in sorted(folder.glob("model*.safetensors")):
-        found.update(load_file(path))
-    shapes = {name: tensor.shape for name, tensor in found.items()}
-    if shapes != {name: tensor.shape for name, tensor in wanted.items()}:
+    with open_stored(folder) as stored:
+        check_shapes(stored, model, folder)
+        copy_weights(stored, model, Ranks())
+
+
+def check_shapes(stored: Stored, model: torch.nn.Module, folder: Path) -> None:
+    """See that stored weights are those of ``model``.
+
+    Raises:
+        StoreError: they are not.
+    """
+    wanted = {name: tuple(tensor.shape) for name, tensor in model_tensors(model).items()}
+    if stored.shapes() != wanted:
         raise StoreError(f"the weights in {folder} are not those of this model")
+
+
+def copy_weights(stored: Stored, model: torch.nn.Module, ranks: Ranks) -> None:
+    """Copy stored weights into what of ``model`` is here."""
     with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(found[name])
-
-
-def _rounded(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in model_tensors(model).items():
+            local(tensor).copy_(stored.read(MODEL, name, *rows(tensor, ranks)))
 
 
 def _shards(

@@ -4,7 +4,6 @@ Whatever is slow to import is imported at the first call, once the number of
 threads is known: it can't be changed afterwards.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +11,6 @@ from typing import Protocol
 import msgspec
 
 from echo2swarm.children.worker import Later, serve
-from echo2swarm.models.cache import torch_env
 from learner.config import TrainerTable
 from learner.training.messages import (
     COPIED,
@@ -27,6 +25,7 @@ from learner.training.messages import (
     WriteWeights,
     WroteWeights,
 )
+from learner.training.process import prepare, set_threads, threads_per_rank
 
 OnProgress = Callable[[str, float, float], None]
 
@@ -34,7 +33,9 @@ OnProgress = Callable[[str, float, float], None]
 class TrainerPort(Protocol):
     """What the calls need."""
 
-    step: int
+    @property
+    def step(self) -> int:
+        """Updates done."""
 
     def started(self) -> Started:
         """Describe the trainer."""
@@ -94,39 +95,23 @@ def _save(
 def open_trainer(start: Start) -> TrainerPort:
     """Load the trainer that ``start`` describes."""
     table = msgspec.convert(start.trainer, TrainerTable)
-    set_threads(table.threads or num_threads(os.cpu_count() or 1))
+    set_threads(threads_per_rank(table))
     if table.kind == "sleep":
         from learner.training.sleep_trainer import SleepTrainer  # noqa: PLC0415 - see above
 
         return SleepTrainer(start, table)
+    if table.num_processes > 1:
+        from learner.training.gang_trainer import GangTrainer  # noqa: PLC0415
+
+        return GangTrainer(start, table)
     from learner.training.trainer import Trainer  # noqa: PLC0415
 
     return Trainer(start, table)
 
 
-def num_threads(num_cores: int) -> int:
-    """Return how many threads suit the trainer on a machine that does other work too."""
-    return max(1, num_cores // 2)
-
-
-def set_threads(threads: int) -> None:
-    """Limit the threads of libraries that are yet to be imported.
-
-    Threads that wait must sleep: by default they spin, which on a machine with as many busy
-    threads as cores makes all of them many times slower.
-    """
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(threads)
-
-
 def main() -> None:
     """Serve calls until the parent is gone."""
-    # Everything comes from folders that are there already.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ |= torch_env()
+    prepare()
     serve(TrainerCall, TrainerWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
 
 

@@ -10,6 +10,7 @@ from echo2swarm.errors import StoreError
 from learner.training.checkpoint import load_checkpoint
 from learner.training.folders import STATE, checkpoint_name, new_folder, whole_checkpoints
 from learner.training.messages import Start
+from learner.training.ranks import Ranks
 from learner.training.trainer import Trainer
 from learner.training.weights import model_tensors
 from learner.training.worker import open_trainer
@@ -109,7 +110,7 @@ def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     )
 
     with pytest.raises(StoreError, match="not those of this model"):
-        load_checkpoint(tmp_path / "saved", other._model, other._optimizer)
+        load_checkpoint(tmp_path / "saved", other._model, other._optimizer, Ranks())
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from learner.training.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.training.worker import num_threads
+from learner.training.process import num_threads
 from tests.learner.training.model_inputs import group, random_groups, rollout, start
 
 # Each process imports torch and transformers, which takes long on a busy machine.

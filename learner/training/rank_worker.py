@@ -1,0 +1,76 @@
+"""One of a trainer's other processes: ``python -m learner.training.rank_worker``, see ``gang``.
+
+It does what rank 0 tells it, which is what rank 0 does itself.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from echo2swarm.children.worker import Later, OnProgress, serve
+from learner.config import TrainerTable
+from learner.training.messages import Update, WriteWeights
+from learner.training.process import prepare, set_threads, threads_per_rank
+from learner.training.rank_messages import CopyState, Done, JoinRanks, RankCall, WriteCopy
+
+if TYPE_CHECKING:
+    from learner.training.trainer import Trainer
+
+
+class RankWorker:
+    """Answers the calls of rank 0."""
+
+    def __init__(self) -> None:
+        self._trainer: Trainer | None = None
+        self._copies: dict[int, Callable[[Path], None]] = {}
+
+    def handle(self, call: RankCall, _on_progress: OnProgress) -> msgspec.Struct | Later:
+        """Do what ``call`` says."""
+        if isinstance(call, JoinRanks):
+            self._trainer = join(call)
+            return Done()
+        trainer = self._trainer
+        if trainer is None:
+            raise ValueError(f"{type(call).__name__} before JoinRanks")
+        match call:
+            case Update(step, groups):
+                trainer.update(step, groups, _tell_nobody)
+            case WriteWeights(folder):
+                trainer.write_weights(Path(folder))
+            case CopyState(number):
+                self._copies[number] = trainer.copy_part()
+            case WriteCopy(number, folder):
+                return Later(lambda: self._write(number, Path(folder)))
+        return Done()
+
+    def _write(self, number: int, folder: Path) -> Done:
+        self._copies.pop(number)(folder)
+        return Done()
+
+
+def join(call: JoinRanks) -> "Trainer":
+    """Find the other ranks, and load what this one holds."""
+    table = msgspec.convert(call.start.trainer, TrainerTable)
+    set_threads(threads_per_rank(table))
+    # Torch must not be there before the number of threads is set.
+    from learner.training.ranks import meet_others  # noqa: PLC0415
+    from learner.training.trainer import Trainer  # noqa: PLC0415
+
+    ranks = meet_others(call.rank, call.size, call.port, device=table.device)
+    return Trainer(call.start, table, ranks)
+
+
+def _tell_nobody(_what: str, _done: float, _total: float) -> None:
+    """Rank 0 tells the learner of progress."""
+
+
+def main() -> None:
+    """Serve rank 0 until it is gone."""
+    prepare()
+    serve(RankCall, RankWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
+
+
+if __name__ == "__main__":
+    main()
