@@ -13,7 +13,7 @@ Level = Literal["token", "sequence", "geometric"]
 """A ratio of probabilities is of a token, of a sequence (the product over its tokens), or the
 geometric mean over a sequence's tokens."""
 Importance = Literal["decoupled", "coupled", "none"]
-KlEstimator = Literal["k2", "k3"]
+KlEstimator = Literal["k2", "k3", "k3_unbiased"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

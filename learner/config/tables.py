@@ -144,7 +144,7 @@ class TrainerTable(Table, frozen=True):
     kl_coefficient: NonNegative = 0.0
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
     kl_estimator: KlEstimator = "k3"
-    """Of the KL penalty: half the squared log ratio, or Schulman's, which is at least 0 as well."""
+    """Of the KL penalty: half the squared log ratio; Schulman's; that times the policy ratio."""
     minibatches: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     """Optimizer steps per update, each with a part of the groups; more than 1 gives clips a use."""
     micro_batch_tokens: AtLeastOne = 4096

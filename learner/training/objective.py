@@ -120,6 +120,9 @@ def token_losses(policy_N: torch.Tensor, given: Given, objective: Objective) -> 
     losses_N = -importance_weights(given, objective) * surrogate_N
     if given.reference_N is not None:
         penalty_N = kl_penalties(policy_N, given.reference_N, objective.kl_estimator)
+        if objective.kl_estimator == "k3_unbiased":
+            # DeepSeek-V3.2, arXiv:2512.02556, section 3.1: so the gradient is the divergence's.
+            penalty_N = ratio_N * penalty_N
         losses_N = losses_N + objective.kl_coefficient * penalty_N
     return losses_N
 

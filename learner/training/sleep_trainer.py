@@ -73,7 +73,11 @@ class SleepTrainer:
             raise ValueError(f"update from step {step} was asked for, but {self.step} are done")
         started_s = time.perf_counter()
         batch = make_batch(
-            groups, self._table, vocab_size=self._vocab_size, max_new_tokens=self._max_new_tokens
+            groups,
+            self._table,
+            step=step,
+            vocab_size=self._vocab_size,
+            max_new_tokens=self._max_new_tokens,
         )
         on_progress("sleeping", 0, self._table.train_s)
         time.sleep(self._table.train_s)
