@@ -28,7 +28,7 @@ def spread(make: MakeMicroBatches, *, max_tokens: int, num_ranks: int) -> list[l
         num_ranks: how many there are; with one, nothing is cut smaller than need be.
     """
     micro_batches = make(max_tokens)
-    if num_ranks == 1:
+    if num_ranks == 1 or not micro_batches:
         return [[micro] for micro in micro_batches]
     best = _rounds(micro_batches, num_ranks)
     num_tokens = sum(micro.num_tokens for micro in micro_batches)

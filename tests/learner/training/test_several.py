@@ -3,18 +3,32 @@
 Rank 0 of most tests is the process of the tests itself, which has torch loaded.
 """
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import trio
 from safetensors.torch import load_file
 
+from echo2swarm.children.parent import open_child
+from echo2swarm.errors import ChildError, StoreError
 from learner.training.gang_trainer import GangTrainer
-from learner.training.messages import Start
+from learner.training.messages import (
+    Start,
+    Started,
+    Update,
+    Updated,
+    WriteWeights,
+    WroteWeights,
+)
+from learner.training.sharding import local, rows
 from learner.training.trainer import Trainer
 from learner.training.worker import open_trainer
+from tests.echo2swarm.full_disk import full_disk
 from tests.learner.training.model_inputs import group, random_groups, rollout, start
 
 pytestmark = [pytest.mark.model, pytest.mark.processes, pytest.mark.timeout(180)]
@@ -88,9 +102,151 @@ def test_two_processes_train_as_one_does(gang: GangTrainer, tmp_path: Path) -> N
         assert found.step == expected.step
         assert found.drift_by_peer == pytest.approx(expected.drift_by_peer, rel=1e-4)
         for name, value in expected.metrics.items():
-            if name.endswith(("_s", "_bytes", "_computed")):
+            if name.endswith(("_s", "_bytes", "_computed", "_longest")):
                 continue
             assert found.metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
     assert (
         largest_difference(written(one, tmp_path / "one"), written(gang, tmp_path / "two")) < 1e-5
     )
+
+
+def test_what_one_process_refuses_all_refuse_and_go_on(gang: GangTrainer, tmp_path: Path) -> None:
+    before = written(gang, tmp_path / "before")
+
+    with pytest.raises(ValueError, match="group 7"):
+        gang.update(gang.step, (BAD,), silent)
+    with pytest.raises(StoreError, match="exists"):
+        gang.write_weights(tmp_path / "before")
+
+    assert_same(written(gang, tmp_path / "after"), before)
+
+
+def test_a_full_disk_leaves_no_weights_and_a_trainer_that_works(
+    gang: GangTrainer, tmp_path: Path
+) -> None:
+    with full_disk(after_bytes=100_000), pytest.raises(StoreError, match="can't write"):
+        gang.write_weights(tmp_path / "weights")
+    assert list(tmp_path.iterdir()) == []
+
+    written(gang, tmp_path / "weights")
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_two(gang: GangTrainer, tmp_path: Path) -> None:
+    gang.update(gang.step, random_groups(5), silent)
+    gang.copy_state()(tmp_path / "saved")
+    at_checkpoint = written(gang, tmp_path / "at_checkpoint")
+
+    one = alone(tmp_path / "saved")
+
+    assert one.step == gang.step
+    assert_same(written(one, tmp_path / "one"), at_checkpoint)
+    for name, parameter in gang._trainer._model.named_parameters():
+        here = gang._trainer._optimizer.state[parameter]
+        start_row, stop_row = rows(parameter, gang._trainer._ranks)
+        for key in ("exp_avg", "exp_avg_sq"):
+            resumed = values(one, key)[name]
+            assert stop_row - start_row < len(resumed), "every parameter has rows on both ranks"
+            assert torch.equal(local(here[key]), resumed[start_row:stop_row]), name
+        assert float(here["step"]) == float(values(one, "step")[name]) == gang.step
+
+
+def test_a_checkpoint_is_written_while_training_goes_on(gang: GangTrainer, tmp_path: Path) -> None:
+    write = gang.copy_state()
+    step, before = gang.step, written(gang, tmp_path / "before")
+    gang.update(step, random_groups(8), silent)
+    write(tmp_path / "saved")
+
+    one = alone(tmp_path / "saved")
+
+    assert one.step == step
+    assert_same(written(one, tmp_path / "one"), before)
+
+
+def test_a_full_disk_leaves_no_checkpoint_and_a_trainer_that_works(
+    gang: GangTrainer, tmp_path: Path
+) -> None:
+    write = gang.copy_state()
+    with full_disk(after_bytes=10_000), pytest.raises(StoreError):
+        write(tmp_path / "saved")
+    assert list(tmp_path.iterdir()) == []
+
+    gang.copy_state()(tmp_path / "saved")
+    assert alone(tmp_path / "saved").step == gang.step
+
+
+def test_one_process_alone_makes_and_deletes_folders(
+    gang: GangTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / ".saved.partial"
+    left.mkdir()
+    (left / "rank-00001-of-00003.model.safetensors").write_bytes(b"of a process that died")
+    (left / "rank-00003-of-00003.model.safetensors").write_bytes(b"of a process that died")
+
+    gang.copy_state()(tmp_path / "saved")
+
+    names = {path.name for path in (tmp_path / "saved").iterdir()}
+    kinds = ("exp_avg", "exp_avg_sq", "model", "step")
+    expected = {f"rank-00001-of-00002.{kind}.safetensors" for kind in kinds}
+    expected |= {f"rank-00002-of-00002.{kind}.safetensors" for kind in kinds if kind != "step"}
+    assert names == expected | {"optimizer.safetensors", "state.json"}
+
+
+async def test_two_processes_go_on_from_the_checkpoint_of_one_and_all_end_with_any(
+    tmp_path: Path,
+) -> None:
+    one = alone()
+    for step in range(2):
+        one.update(step, random_groups(step), silent)
+    one.copy_state()(tmp_path / "saved")
+    expected = written(one, tmp_path / "one")
+
+    async with open_child(
+        "learner.training.worker", name="trainer", log_path=tmp_path / "log"
+    ) as child:
+        resume = call(num_processes=2, checkpoint_dir=tmp_path / "saved")
+        started = await child.call(resume, Started, timeout_s=LIMIT_S)
+        assert started.step == 2
+        message = WriteWeights(folder=str(tmp_path / "two"))
+        await child.call(message, WroteWeights, timeout_s=LIMIT_S)
+        assert_same(load_file(tmp_path / "two" / "model.safetensors"), expected)
+        pids = processes_of(child.pid)
+        assert len(pids) == 2
+        (other,) = pids - {child.pid}
+
+        os.kill(other, signal.SIGKILL)
+
+        update = Update(step=2, groups=random_groups(2))
+        with pytest.raises(ChildError, match=r"process 1 of the trainer was killed by SIGKILL"):
+            await child.call(update, Updated, timeout_s=LIMIT_S)
+        await until_gone(child.pid)
+
+
+async def test_no_process_is_left_when_the_learner_is_gone(tmp_path: Path) -> None:
+    async with open_child(
+        "learner.training.worker", name="trainer", log_path=tmp_path / "log"
+    ) as child:
+        await child.call(call(num_processes=2), Started, timeout_s=LIMIT_S)
+        assert len(processes_of(child.pid)) == 2
+
+        # As the system does when a process dies.
+        child._stream.socket.close()
+        await until_gone(child.pid)
+
+
+def processes_of(group_id: int) -> set[int]:
+    """Those that live in a process group."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(group) == group_id and state != "Z":
+            found.add(int(path.parent.name))
+    return found
+
+
+async def until_gone(group_id: int) -> None:
+    with trio.fail_after(30):
+        while processes_of(group_id):  # noqa: ASYNC110 - no event tells of it
+            await trio.sleep(0.05)
