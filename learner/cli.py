@@ -108,6 +108,85 @@ def ticket(run_dir: Path) -> None:
     click.echo(read_ticket_file(run_dir))
 
 
+@learner.command()
+@click.argument("path", metavar="RUN_DIR|CHECKPOINT", type=_FOLDER)
+@click.argument("out", metavar="OUT", type=_FOLDER)
+@click.option("--step", type=int, help="Of which checkpoint.  [default: the newest]")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    default="bfloat16",
+    show_default=True,
+    help="Type of the weights.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
+def export(*, path: Path, out: Path, step: int | None, dtype: str, as_json: bool) -> None:
+    """Write a run's weights to the new folder OUT, in Hugging Face format.
+
+    The folder is loaded again and compared with the checkpoint before it gets its name.
+    """
+    from learner.export.command import ExportOptions, run_export  # noqa: PLC0415
+
+    run_export(ExportOptions(path=path, out=out, step=step, dtype=dtype, as_json=as_json))
+
+
+@learner.command("eval")
+@click.argument("models", metavar="MODEL...", nargs=-1, required=True)
+@click.option("--run", "run_dir", type=_FOLDER, help="Whose task.  [default: the first run named]")
+@click.option("--step", type=int, help="Which checkpoint of a run.  [default: the newest]")
+@click.option("--prompts", "num_prompts", type=click.IntRange(1), default=200, show_default=True)
+@click.option(
+    "--samples",
+    "samples_per_prompt",
+    type=click.IntRange(1, 255),
+    default=4,
+    show_default=True,
+    help="Completions per prompt.",
+)
+@click.option("--temperature", type=click.FloatRange(1e-3, 10), help="[default: the run's]")
+@click.option("--max-new-tokens", type=click.IntRange(1), help="[default: the run's]")
+@click.option("--greedy/--no-greedy", "is_greedy_too", default=True, help="One likeliest, too.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads.  [default: half]")
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+def evaluate(
+    *,
+    models: tuple[str, ...],
+    run_dir: Path | None,
+    step: int | None,
+    num_prompts: int,
+    samples_per_prompt: int,
+    temperature: float | None,
+    max_new_tokens: int | None,
+    is_greedy_too: bool,
+    device: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Evaluate models on prompts that the run does not train on.
+
+    A MODEL is a run directory, a checkpoint's folder, a model folder, or "base": what the run
+    began with. Several are compared with the first, on the same prompts.
+    """
+    from learner.evaluation.command import EvalOptions, run_eval  # noqa: PLC0415
+
+    run_eval(
+        EvalOptions(
+            models=models,
+            run_dir=run_dir,
+            step=step,
+            num_prompts=num_prompts,
+            samples_per_prompt=samples_per_prompt,
+            temperature=temperature,
+            max_new_tokens=max_new_tokens,
+            is_greedy_too=is_greedy_too,
+            device=device,
+            threads=threads,
+            as_json=as_json,
+        )
+    )
+
+
 def main() -> None:
     """Run the command line; ends the process."""
     run_cli(learner, program="echo2-learner")

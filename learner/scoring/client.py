@@ -77,6 +77,7 @@ async def open_scorer(
     seed: int,
     log_path: Path | None = None,
     limits: ScorerLimits | None = None,
+    held_out_from: int | None = None,
 ) -> AsyncIterator["ProcessScorer"]:
     """Run the scorer process for the length of the context.
 
@@ -86,6 +87,7 @@ async def open_scorer(
         seed: decides the prompts and their order.
         log_path: where the process's output goes.
         limits: from the task's ``score_limit_s`` if None.
+        held_out_from: for an evaluation, how many prompts the run trains on: these are others.
 
     Raises:
         ConfigError: the task's options, its data or the model's folder does not fit.
@@ -93,7 +95,9 @@ async def open_scorer(
     """
     if limits is None:
         limits = ScorerLimits(score_s=float(task.get("score_limit_s", ScorerLimits().score_s)))
-    scorer = ProcessScorer(OpenTask(dict(task), str(model_dir), seed), log_path, limits)
+    scorer = ProcessScorer(
+        OpenTask(dict(task), str(model_dir), seed, held_out_from), log_path, limits
+    )
     async with trio.open_nursery() as nursery:
         failed: ChildError | None = await nursery.start(scorer.run)
         if failed is None:

@@ -16,6 +16,8 @@ class OpenTask(Message, frozen=True, tag="open_task"):
     """The ``[task]`` table of the resolved config."""
     model_dir: str
     seed: int
+    held_out_from: int | None = None
+    """For an evaluation: how many prompts the run trains on; those drawn are others then."""
 
 
 class TaskOpened(Message, frozen=True):

@@ -9,6 +9,7 @@ from learner.scoring.messages import Completion, Prompt, Prompts, Reward, Scores
 from learner.scoring.time_limit import call_within
 from learner.scoring.tokenization import ModelTokenizer
 from learner.tasks.base import Task
+from learner.tasks.held_out import open_held_out
 from learner.tasks.registry import open_task
 from protocols.packed import pack_tokens, unpack_tokens
 
@@ -28,14 +29,24 @@ class TaskScorer:
         self._score_limit_s = score_limit_s
 
     @classmethod
-    def open(cls, table: dict[str, Any], model_dir: str, *, seed: int) -> "TaskScorer":
-        """Make the task of a ``[task]`` table ready.
+    def open(
+        cls,
+        table: dict[str, Any],
+        model_dir: str,
+        *,
+        seed: int,
+        held_out_from: int | None = None,
+    ) -> "TaskScorer":
+        """Make the task of a ``[task]`` table ready, or its held-out prompts.
 
         Raises:
             ConfigError: the table, its data or the model's folder does not fit.
         """
         tokenizer = ModelTokenizer(Path(model_dir))
-        task, options = open_task(table, seed=seed)
+        if held_out_from is None:
+            task, options = open_task(table, seed=seed)
+        else:
+            task, options = open_held_out(table, seed=seed, num_trained=held_out_from)
         scorer = cls(task, tokenizer, score_limit_s=options.score_limit_s)
         scorer.draw(0, 1)  # what is wrong with prompts shows now, not at the first step
         return scorer

@@ -13,7 +13,9 @@ class _Worker:
 
     def handle(self, call: ScorerCall, on_progress: OnProgress) -> msgspec.Struct:
         if isinstance(call, OpenTask):
-            self._scorer = TaskScorer.open(call.task, call.model_dir, seed=call.seed)
+            self._scorer = TaskScorer.open(
+                call.task, call.model_dir, seed=call.seed, held_out_from=call.held_out_from
+            )
             return self._scorer.describe()
         if self._scorer is None:
             raise RuntimeError(f"{type(call).__name__} before OpenTask")

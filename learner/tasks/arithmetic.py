@@ -23,11 +23,15 @@ class Arithmetic:
 
     stop = ("\n",)
 
-    def __init__(self, largest: int, *, seed: int) -> None:
+    def __init__(self, largest: int, order: EpochOrder) -> None:
         self._largest = largest
-        self.num_prompts = 2 * largest * largest
+        self._order = order
+        self.num_prompts = len(order)
         self.description = f"addition and subtraction of 1 to {largest}"
-        self._order = EpochOrder(self.num_prompts, seed=seed)
+
+    def held_out(self) -> "Arithmetic":
+        """Return the task of the problems that are never trained on."""
+        return Arithmetic(self._largest, self._order.held_out())
 
     def prompt(self, index: int) -> str:
         """Return three worked examples, and a problem that ends in ``=``."""
@@ -48,4 +52,6 @@ class Arithmetic:
 
 def open_task(options: Options, *, seed: int) -> Arithmetic:
     """Make the task ready."""
-    return Arithmetic(options.largest, seed=seed)
+    num_problems = 2 * options.largest**2
+    order = EpochOrder(num_problems, seed=seed, held_out_share=options.held_out_share)
+    return Arithmetic(options.largest, order)

@@ -3,10 +3,11 @@
 import random
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
+from echo2swarm.errors import ConfigError
 from learner.config import Table
 
 
@@ -64,6 +65,9 @@ class TaskOptions(Table, frozen=True, kw_only=True):
     an installed package brings."""
     score_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     """A completion that takes longer to score is left out, and counted."""
+    held_out_share: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.1
+    """Share of the prompts that are never trained on, for evaluation; rounded down. Where prompts
+    are made without end, those of an evaluation are others anyway (docs/evaluate.md)."""
 
     path_keys: ClassVar[tuple[str, ...]] = ()
     """Options that are paths; where relative, they start from the configuration's folder."""
@@ -83,18 +87,69 @@ class TaskKind(Protocol):
         ...
 
 
-class EpochOrder:
-    """Goes through ``num_items`` items again and again, each time in another order."""
+@runtime_checkable
+class HoldsOut(Protocol):
+    """A task with a fixed number of prompts, of which it keeps some back."""
 
-    def __init__(self, num_items: int, *, seed: int) -> None:
-        self._num_items = num_items
+    def held_out(self) -> Task:
+        """Return the task of the prompts that are never trained on."""
+        ...
+
+
+class EpochOrder:
+    """Goes through ``num_items`` items again and again, each time in another order.
+
+    Args:
+        num_items: how many there are.
+        seed: decides the order.
+        held_out_share: so many of them, rounded down, are left out: the same for every seed, so
+            that runs can be compared.
+        is_held_out: go through those that are left out instead.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        *,
+        seed: int,
+        held_out_share: float = 0.0,
+        is_held_out: bool = False,
+    ) -> None:
+        self._arguments = (num_items, seed, held_out_share)
+        items = list(range(num_items))
+        num_held_out = int(held_out_share * num_items)
+        if num_held_out:
+            random.Random("held out").shuffle(items)  # noqa: S311
+            items = sorted(items[:num_held_out] if is_held_out else items[num_held_out:])
+        elif is_held_out:
+            items = []
+        self._items = items
         # Two epochs, since prompts of the one are scored while the next begins.
-        self._order = lru_cache(maxsize=2)(lambda epoch: _shuffled(num_items, seed, epoch))
+        self._order = lru_cache(maxsize=2)(lambda epoch: _shuffled(len(items), seed, epoch))
+
+    def __len__(self) -> int:
+        """Return how many items an epoch has."""
+        return len(self._items)
 
     def __getitem__(self, index: int) -> int:
         """Return the item that is number ``index`` of the run."""
-        epoch, place = divmod(index, self._num_items)
-        return self._order(epoch)[place]
+        epoch, place = divmod(index, len(self._items))
+        return self._items[self._order(epoch)[place]]
+
+    def held_out(self) -> "EpochOrder":
+        """Return the order of the items that this one leaves out.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        num_items, seed, share = self._arguments
+        order = EpochOrder(num_items, seed=seed, held_out_share=share, is_held_out=True)
+        if not len(order):
+            raise ConfigError(
+                f"task.held_out_share: with {share:g} of {num_items} prompts, none is held out for "
+                "evaluation; set it higher, and train with that"
+            )
+        return order
 
 
 def _shuffled(num_items: int, seed: int, epoch: int) -> list[int]:

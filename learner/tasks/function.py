@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
@@ -52,12 +52,12 @@ class FunctionTask:
         *,
         score: Score,
         item: Callable[[int], Mapping[str, Any]],
-        num_prompts: int | None,
     ) -> None:
+        self._options = options
         self._score = score
         self._item = item
         self._field = options.prompt_field
-        self.num_prompts = num_prompts
+        self.num_prompts: int | None = None
         self.description = f"scored by {options.score}"
         self.stop = options.stop
 
@@ -98,13 +98,32 @@ def open_task(options: Options, *, seed: int) -> FunctionTask:
             item = make_prompt(index, seed)
             return {options.prompt_field: item} if isinstance(item, str) else item
 
-        return FunctionTask(options, score=score, item=made, num_prompts=None)
+        return FunctionTask(options, score=score, item=made)
     assert options.path is not None  # noqa: S101  # for the type checker; checked above
     rows = [row for _, row in read_rows(options.path)]
-    order = EpochOrder(len(rows), seed=seed)
-    return FunctionTask(
-        options, score=score, item=lambda index: rows[order[index]], num_prompts=len(rows)
-    )
+    order = EpochOrder(len(rows), seed=seed, held_out_share=options.held_out_share)
+    return RowsTask(options, score=score, rows=rows, order=order)
+
+
+class RowsTask(FunctionTask):
+    """Items from a file."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        score: Score,
+        rows: Sequence[Mapping[str, Any]],
+        order: EpochOrder,
+    ) -> None:
+        super().__init__(options, score=score, item=lambda index: rows[order[index]])
+        self._rows, self._order = rows, order
+        self.num_prompts = len(order)
+
+    def held_out(self) -> "RowsTask":
+        """Return the task of the items that are never trained on."""
+        order = self._order.held_out()
+        return RowsTask(self._options, score=self._score, rows=self._rows, order=order)
 
 
 def _import(name: str, *, key: str) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """Questions with answers from a file of JSON lines; mathematics or exact text."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -47,10 +48,20 @@ class Jsonl:
         self._agree = math_verifier() if options.score == "math" else None
         self._prompter = Prompter(options, rows[:num_shots])
         self._rows = rows[num_shots:]
-        self._order = EpochOrder(len(self._rows), seed=seed)
-        self.num_prompts = len(self._rows)
-        self.description = f"{len(self._rows)} questions of {Path(options.path).name}"
+        self._name = Path(options.path).name
         self.stop = self._prompter.stop
+        self._follow(EpochOrder(len(self._rows), seed=seed, held_out_share=options.held_out_share))
+
+    def _follow(self, order: EpochOrder) -> None:
+        self._order = order
+        self.num_prompts = len(order)
+        self.description = f"{len(order)} questions of {self._name}"
+
+    def held_out(self) -> "Jsonl":
+        """Return the task of the questions that are never trained on."""
+        other = copy(self)
+        other._follow(self._order.held_out())
+        return other
 
     def prompt(self, index: int) -> PromptText:
         """Return the question of a line as a prompt."""

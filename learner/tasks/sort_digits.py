@@ -20,11 +20,15 @@ class SortDigits:
 
     stop: tuple[str, ...] = ()
 
-    def __init__(self, num_digits: int, *, seed: int) -> None:
+    def __init__(self, num_digits: int, order: EpochOrder) -> None:
         self._num_digits = num_digits
-        self.num_prompts = 10**num_digits
+        self._order = order
+        self.num_prompts = len(order)
         self.description = f"sort {num_digits} digits"
-        self._order = EpochOrder(self.num_prompts, seed=seed)
+
+    def held_out(self) -> "SortDigits":
+        """Return the task of the sequences that are never trained on."""
+        return SortDigits(self._num_digits, self._order.held_out())
 
     def prompt(self, index: int) -> str:
         """Return digits and ``=``."""
@@ -38,4 +42,5 @@ class SortDigits:
 
 def open_task(options: Options, *, seed: int) -> SortDigits:
     """Make the task ready."""
-    return SortDigits(options.num_digits, seed=seed)
+    order = EpochOrder(10**options.num_digits, seed=seed, held_out_share=options.held_out_share)
+    return SortDigits(options.num_digits, order)

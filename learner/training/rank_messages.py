@@ -28,6 +28,7 @@ class WriteCopy(Message, frozen=True, tag="write_copy"):
     """Write such a copy, beside other calls, and drop it."""
 
     number: int
+    """Of the copy."""
     folder: str
     """Exists; other processes write there, too."""
 

@@ -46,8 +46,9 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "envelope": ("protocols.envelope",),
     "children": (
         "echo2swarm.children.wire",
-        "node.engine.messages",
+        "echo2swarm.engine_messages",
         "learner.training.messages",
+        "learner.training.rank_messages",
         "learner.scoring.messages",
     ),
 }

@@ -36,7 +36,12 @@ def test_an_empty_file_is_the_defaults_with_the_default_task(write: WriteFile) -
 
     assert config == read(None)
     assert config.rollouts == RolloutTable()
-    assert config.task == {"kind": "arithmetic", "largest": 9, "score_limit_s": 10.0}
+    assert config.task == {
+        "kind": "arithmetic",
+        "largest": 9,
+        "score_limit_s": 10.0,
+        "held_out_share": 0.1,
+    }
 
 
 def test_flags_win_over_the_environment_over_the_file_over_defaults(write: WriteFile) -> None:
@@ -259,7 +264,15 @@ def test_the_resolved_configuration_reads_back_as_the_same(
     tables = {"rollouts": rollouts, "swarm": {"listen": listen}}
     tables |= {"selector": {"max_nodes": nodes}} if nodes else {}
     config = msgspec.convert(
-        tables | {"task": {"kind": "sort_digits", "num_digits": 3, "score_limit_s": 1.0}},
+        tables
+        | {
+            "task": {
+                "kind": "sort_digits",
+                "num_digits": 3,
+                "score_limit_s": 1.0,
+                "held_out_share": 0.2,
+            }
+        },
         LearnerConfig,
     )
     path = tmp_path_factory.mktemp("resolved") / "config.toml"

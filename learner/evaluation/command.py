@@ -1,0 +1,179 @@
+"""``echo2-learner eval``: from what the user names to a table of figures."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+import trio
+
+from echo2swarm.errors import UsageError
+from echo2swarm.telemetry import configure_logging
+from learner.config import LearnerConfig
+from learner.evaluation.evaluator import Plan, Policy, Rewards, evaluate, open_engine
+from learner.evaluation.progress import ProgressLine
+from learner.evaluation.report import as_json, as_table
+from learner.export.command import export
+from learner.export.source import BASE, Run, Trained, find_checkpoint, is_model_folder, read_run
+from learner.model_folder import prepare_model
+from learner.run_dir import RunDir
+from learner.scoring.client import ProcessScorer, open_scorer
+from learner.scoring.messages import Prompt
+from protocols.sampling import SamplingParams
+
+MAX_EXCLUDED: Final = 200_000
+"""Prompts looked at, at most, to leave out of an evaluation what a run trains on."""
+_DRAWN_AT_ONCE: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOptions:
+    """What the user asked for."""
+
+    models: tuple[str, ...]
+    """The first decides the task, unless ``run_dir`` is given; others are compared with it."""
+    run_dir: Path | None
+    step: int | None
+    num_prompts: int
+    samples_per_prompt: int
+    temperature: float | None
+    max_new_tokens: int | None
+    is_greedy_too: bool
+    device: str
+    threads: int
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    label: str
+    trained: Trained | None
+    """None for a plain folder."""
+    folder: Path | None
+    """None for the model that the run began with."""
+
+
+def run_eval(options: EvalOptions) -> None:
+    """Do it.
+
+    Raises:
+        UsageError: there is no such model or run.
+        SwarmError: something failed.
+    """
+    configure_logging(verbose=False, as_json=False)
+    run = _run(options)
+    models = [_model(name, run, step=options.step) for name in options.models]
+    labels = [model.label for model in models]
+    if len(set(labels)) < len(labels):
+        raise UsageError(f"the same model is named twice: {', '.join(labels)}")
+    results = trio.run(partial(_evaluate_all, options, run, models))
+    if options.as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(as_json(run, results)), indent=2))
+    else:
+        click.echo(as_table(run, results))
+
+
+def _run(options: EvalOptions) -> Run:
+    if options.run_dir is not None:
+        return read_run(options.run_dir)
+    for name in options.models:
+        path = Path(name)
+        if (path / RunDir.RUN).is_file():
+            return read_run(path)
+        if name != BASE and not is_model_folder(path):
+            return find_checkpoint(path, step=None).run
+    raise UsageError("which run's task is to be done? Name a run or a checkpoint, or give --run")
+
+
+def _model(name: str, run: Run, *, step: int | None) -> _Model:
+    if name == BASE:
+        return _Model(f"base ({run.config.model.path})", None, None)
+    path = Path(name)
+    if is_model_folder(path):
+        return _Model(path.name, None, path.absolute())
+    is_run = (path / RunDir.RUN).is_file()
+    trained = find_checkpoint(path, step=step if is_run else None)
+    return _Model(trained.label, trained, None)
+
+
+async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]) -> list[Rewards]:
+    config = run.config
+    base = await prepare_model(config.model.path)
+    num_trained = min(MAX_EXCLUDED, config.run.num_steps * config.rollouts.prompts_per_step)
+    results = []
+    with tempfile.TemporaryDirectory(prefix="echo2-eval-") as scratch:
+        async with open_scorer(
+            config.task,
+            base,
+            seed=config.run.seed,
+            log_path=Path(scratch) / "scorer.log",
+            held_out_from=num_trained,
+        ) as scorer:
+            prompts = await _draw(scorer, options.num_prompts)
+            plan = _plan(options, config, scorer)
+            per_prompt = plan.samples_per_prompt + plan.is_greedy_too
+            progress = ProgressLine(
+                "completions",
+                total=len(models) * len(prompts) * per_prompt,
+                now_s=trio.current_time,
+            )
+            async with open_engine(
+                device=options.device,
+                threads=options.threads,
+                log_path=Path(scratch) / "engine.log",
+            ) as engine:
+                for number, model in enumerate(models):
+                    progress.say(f"evaluating {model.label}")
+                    folder = await _folder(model, base, config, Path(scratch) / f"model-{number}")
+                    policy = Policy(model.label, folder, folder)
+                    results.append(
+                        await evaluate(
+                            policy,
+                            prompts,
+                            plan,
+                            engine=engine,
+                            scorer=scorer,
+                            on_done=progress.add,
+                        )
+                    )
+            progress.end()
+    return results
+
+
+async def _draw(scorer: ProcessScorer, count: int) -> list[Prompt]:
+    """Return held-out prompts, each once."""
+    known = scorer.opened.num_prompts
+    count = count if known is None else min(count, known)
+    prompts: list[Prompt] = []
+    while len(prompts) < count:
+        wanted = min(_DRAWN_AT_ONCE, count - len(prompts))
+        prompts += await scorer.draw(len(prompts), wanted)
+    return prompts
+
+
+def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) -> Plan:
+    rollouts = config.rollouts
+    return Plan(
+        samples_per_prompt=options.samples_per_prompt,
+        sampling=SamplingParams(
+            temperature=options.temperature or rollouts.temperature,
+            max_new_tokens=options.max_new_tokens or rollouts.max_new_tokens,
+            stop_token_ids=scorer.opened.stop_token_ids,
+        ),
+        seed=config.run.seed,
+        is_greedy_too=options.is_greedy_too,
+    )
+
+
+async def _folder(model: _Model, base: Path, config: LearnerConfig, scratch: Path) -> Path:
+    """Return a folder to load the model from."""
+    if model.trained is None:
+        return model.folder or base
+    # In the type in which nodes have it.
+    dtype = config.trainer.publish_dtype
+    await export(model.trained, scratch, dtype=dtype, on_progress=lambda _: None)
+    return scratch
