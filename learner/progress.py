@@ -1,7 +1,7 @@
 """How far the run is and how fast it goes, without I/O; what status and activation go by."""
 
 from dataclasses import dataclass, field
-from math import isfinite
+from math import ceil, isfinite
 from statistics import median
 from typing import Final
 
@@ -40,6 +40,8 @@ class Progress:
     timeline: Timeline
     is_finished: bool = False
     reward_mean: float | None = None
+    used_share: float = 1.0
+    """Of complete groups, lately: the others are without signal, and replaced."""
     num_skipped_steps: int = 0
     """Updates that were not applied, since this process started."""
     train_s: RecentValues = field(default_factory=lambda: RecentValues(WINDOW_S))
@@ -88,7 +90,7 @@ class Progress:
         training = shares.get(Phase.TRAINING, 0.0)
         own = sum(shares.get(phase, 0.0) for phase in _OWN_PHASES)
         return Workload(
-            rollouts_per_step=self.rollouts_per_step,
+            rollouts_per_step=ceil(self.rollouts_per_step / self.used_share - 1e-9),
             train_s=train_s,
             max_staleness=self.rollouts.max_staleness,
             publish_every=self.rollouts.publish_every,

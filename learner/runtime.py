@@ -10,6 +10,7 @@ What waits for what::
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules
+from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
@@ -47,6 +49,7 @@ from learner.nodes.probes import ProbeService
 from learner.ports import Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.status_service import StatusService, watch_loop_delay
+from learner.watchdog import Watchdog, facts_of, watch
 from protocols import activation, leases, rollouts, status
 from protocols.ids import PeerId, RunId
 from protocols.sampling import SamplingParams
@@ -135,6 +138,7 @@ class Learner:
             links=parts.links,
             bell=self._bell,
         )
+        self.watchdog = Watchdog(config.run.stall_s)
         self.status = StatusService(
             run_id=parts.run_id,
             dispatcher=self.dispatcher,
@@ -143,6 +147,7 @@ class Learner:
             traffic=parts.traffic,
             links=parts.links,
             activator=self.activator,
+            watchdog=self.watchdog,
         )
         self._publishing = Publishing(
             parts.publisher,
@@ -192,12 +197,15 @@ class Learner:
 
     async def _run_in(self, nursery: trio.Nursery, on_started: Callable[[], None]) -> bool:
         parts = self._parts
-        self._restore(parts.left_over)
+        await self.desk.record_drops(self._restore(parts.left_over))
         self.progress.staleness = await parts.ledger.staleness_histogram()
         nursery.start_soon(parts.ledger.watch)
         nursery.start_soon(parts.checkpoints.run)
         nursery.start_soon(self.status.keep_file, parts.status_file)
         nursery.start_soon(watch_loop_delay, self.progress)
+        nursery.start_soon(
+            watch, self.watchdog, partial(facts_of, self.dispatcher, self.nodes, self.progress)
+        )
         nursery.start_soon(self._feed_prompts)
         await self._publish_first()
         self._serve()
@@ -213,15 +221,17 @@ class Learner:
             await self._finish()
         return is_done
 
-    def _restore(self, left_over: LeftOver) -> None:
+    def _restore(self, left_over: LeftOver) -> list[Dropped]:
         size = self.dispatcher.rules.group_size
         for version in left_over.published:
             self.dispatcher.version_published(version, trio.current_time())
         for lease in left_over.leases:
             self.dispatcher.leases.remember(lease)
+        dropped = []
         for group in left_over.groups:
             rollouts = [group.rollouts.get(index) for index in range(size)]
-            self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts)
+            dropped.append(self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts))
+        return [each for each in dropped if each is not None]
 
     async def _publish_first(self) -> None:
         """Publish the weights that the trainer starts from."""
@@ -344,4 +354,7 @@ def _dispatch_rules(config: LearnerConfig, sampling: SamplingParams) -> Dispatch
         lease_timeout_s=table.lease_timeout_s,
         sampling=sampling,
         num_steps=config.run.num_steps,
+        max_replaced=(
+            table.max_replaced * table.prompts_per_step if table.equal_groups == "replace" else 0
+        ),
     )

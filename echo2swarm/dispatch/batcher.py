@@ -72,6 +72,10 @@ class ReadyGroups:
         """In the order in which they became complete."""
         return iter(self._groups.values())
 
+    def get(self, group_id: GroupId) -> CompleteGroup | None:
+        """Return a group, if it is here."""
+        return self._groups.get(group_id)
+
     def add(self, group: CompleteGroup) -> None:
         """Take in a group."""
         self._groups[group.group_id] = group

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
+from echo2swarm.dispatch.equal_groups import EqualGroups
 from echo2swarm.dispatch.group_table import GroupTable
 from echo2swarm.dispatch.learner_pace import LearnerPace
 from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
@@ -55,6 +56,7 @@ class Budgets:
     groups: GroupTable
     supply: Supply
     learner: LearnerPace
+    equal: EqualGroups
 
     def of(self, node: Candidate) -> Budget | NoWork:
         """Return what a node may be given, or why nothing."""
@@ -85,7 +87,8 @@ class Budgets:
         steps_ahead = max(1, self.rules.max_staleness - self.rules.publish_every + 1)
         leases_each = 1 if self._is_synchronous else LEASES_AT_ONCE
         num_leases = leases_each * max(1, self.supply.num_nodes)
-        share = ceil(self.rules.groups_per_step * self.rules.group_size * steps_ahead / num_leases)
+        num_groups = self.equal.num_to_get(self.rules.groups_per_step)
+        share = ceil(num_groups * self.rules.group_size * steps_ahead / num_leases)
         return max(1, floor(min(share, pace.num_within(max(period_s / 2, 2 * pace.usual_s(1))))))
 
     def _portion(self, node: Candidate, pace: Pace, period_s: float) -> int:
@@ -101,7 +104,8 @@ class Budgets:
 
     def _is_too_slow(self, node: Candidate, pace: Pace, period_s: float) -> bool:
         """Whether not even one rollout is done in time, and others keep the learner going."""
-        is_outrun = len(self.groups) >= self.rules.groups_per_step and not self.learner.is_waiting
+        num_expected = self.groups.num_expected(used_share=self.equal.used_share)
+        is_outrun = num_expected >= self.rules.groups_per_step and not self.learner.is_waiting
         return is_outrun and self._needed_s(node, pace) > self._usable_s(period_s)
 
     def _needed_s(self, node: Candidate, pace: Pace) -> float:
@@ -134,7 +138,10 @@ class Budgets:
         if self._is_synchronous:
             # There is no other time than that which the learner waits.
             seconds = max(self.learner.overdue_s(node.now_s), self._worth_waiting_s())
-        elif len(self.groups) < self.rules.groups_per_step + self.learner.is_waiting:
+        elif (
+            self.groups.num_expected(used_share=self.equal.used_share)
+            < self.rules.groups_per_step + self.learner.is_waiting
+        ):
             # The learner will wait for it: late is better than never, within reason.
             seconds = max(seconds, self._worth_waiting_s())
         # While the learner waits, what may be late is better than nothing.
@@ -148,5 +155,5 @@ class Budgets:
 
     def _worth_waiting_s(self) -> float:
         """Return how long the learner is made to wait for one node, for want of others."""
-        needed = self.rules.groups_per_step * self.rules.group_size
+        needed = self.equal.num_to_get(self.rules.groups_per_step) * self.rules.group_size
         return PATIENCE * self.supply.needs_s(needed)

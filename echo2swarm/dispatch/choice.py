@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from echo2swarm import freshness
 from echo2swarm.dispatch.budget import Budget, Budgets, Candidate
+from echo2swarm.dispatch.equal_groups import EqualGroups
 from echo2swarm.dispatch.group_table import GroupTable
 from echo2swarm.dispatch.groups import Prompt
 from echo2swarm.dispatch.late_leases import LateLeases
@@ -57,6 +58,7 @@ class Chooser:
     paces: PaceBook
     supply: Supply
     learner: LearnerPace
+    equal: EqualGroups
     mean_tokens: Callable[[], float | None]
     """Of the completions accepted lately."""
     budgets: Budgets = field(init=False)
@@ -64,7 +66,11 @@ class Chooser:
     def __post_init__(self) -> None:
         """Set up what works out how much."""
         self.budgets = Budgets(
-            rules=self.rules, groups=self.groups, supply=self.supply, learner=self.learner
+            rules=self.rules,
+            groups=self.groups,
+            supply=self.supply,
+            learner=self.learner,
+            equal=self.equal,
         )
 
     def choose(self, node: Candidate) -> Choice | NoWork:
@@ -168,14 +174,16 @@ class Chooser:
         """Return how many groups more can be used while results of the node are of use."""
         if not self.rules.is_paced:
             return MAX_GROUPS if use_by >= self.learner.next_step else 0
-        rules, num_outstanding = self.rules, len(self.groups)
-        num_left = min(
+        rules, used_share = self.rules, self.equal.used_share
+        num_outstanding = self.groups.num_expected(used_share=used_share)
+        num_used = min(
             rules.max_groups_outstanding - num_outstanding,
             (rules.num_steps - self.learner.next_step) * rules.groups_per_step - num_outstanding,
             # Those of older versions, and of its own, are used before it.
             (use_by - self.learner.next_step + 1) * rules.groups_per_step
-            - self.groups.num_up_to(node.version),
+            - self.groups.num_up_to(node.version, used_share=used_share),
         )
+        num_left = self.equal.num_to_get(num_used)
         if node.num_in_hand:
             # What is left is for those without work, before anybody gets another lease.
             num_left -= self.supply.num_idle * max(1, budget.limit // rules.group_size)

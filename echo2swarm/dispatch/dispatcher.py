@@ -11,13 +11,14 @@ is returned.
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2swarm import freshness
 from echo2swarm.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
 from echo2swarm.dispatch.batcher import Formed, ReadyGroups
 from echo2swarm.dispatch.budget import Candidate
 from echo2swarm.dispatch.choice import Choice, Chooser
+from echo2swarm.dispatch.equal_groups import EqualGroups
 from echo2swarm.dispatch.group_table import GroupTable, SampleStatus
 from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
 from echo2swarm.dispatch.late_leases import LateLeases, late_at_s
@@ -48,6 +49,17 @@ _TOOK_AT_LEAST: Final = frozenset({LeaseState.TIMED_OUT, LeaseState.TOO_OLD})
 """How leases end that would have taken longer."""
 
 
+class Accepted(NamedTuple):
+    """What came of an accepted result."""
+
+    status: SampleStatus
+    """``OPEN`` if it was taken, or what became of its group while it was judged."""
+    ended: LeaseEnded | None
+    """Its lease, if this was the last result."""
+    dropped: Dropped | None
+    """Its group, if it is complete with this, without signal, and replaced."""
+
+
 class Dispatcher:
     """The state of all leases and open groups of a run.
 
@@ -67,6 +79,9 @@ class Dispatcher:
         self._paces = PaceBook()
         self._supply = Supply()
         self._learner = LearnerPace(next_step)
+        self._equal = EqualGroups(
+            max_per_step=rules.max_replaced, groups_per_step=rules.groups_per_step
+        )
         self._mean_tokens: float | None = None
         self._broadcast_s = 0.0
         self._chooser = Chooser(
@@ -78,6 +93,7 @@ class Dispatcher:
             paces=self._paces,
             supply=self._supply,
             learner=self._learner,
+            equal=self._equal,
             mean_tokens=lambda: self._mean_tokens,
         )
 
@@ -119,9 +135,21 @@ class Dispatcher:
         return self._groups.num_backups
 
     @property
+    def equal_groups(self) -> EqualGroups:
+        """What became of groups without signal, to look at."""
+        return self._equal
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more groups may be in flight or buffered."""
+        num_expected = self._groups.num_expected(used_share=self._equal.used_share)
+        return num_expected < self._rules.max_groups_outstanding
+
+    @property
     def num_prompts_wanted(self) -> int:
         """How many prompts more would let a full set of leases be granted."""
-        return max(0, self._rules.max_groups_outstanding - len(self._prompts))
+        most = self._equal.num_to_get(self._rules.max_groups_outstanding)
+        return max(0, most - len(self._prompts))
 
     @property
     def ready(self) -> ReadyGroups:
@@ -160,11 +188,16 @@ class Dispatcher:
 
     def restore(
         self, group_id: GroupId, prompt_tokens: bytes, rollouts: Sequence[AcceptedRollout | None]
-    ) -> None:
-        """Take up a group that an earlier process left, with the results it had."""
+    ) -> Dropped | None:
+        """Take up a group that an earlier process left, with the results it had.
+
+        Returns:
+            the group, if it turns out to be without signal, and is replaced.
+        """
         # Its samples may have been leased before; another lease is another seed.
         version = self.newest_version or 0
         self._groups.add(group_id, prompt_tokens, rollouts, version=version, num_leased=1)
+        return self._replaced(group_id)
 
     def version_published(self, version: PolicyVersion, now_s: float) -> None:
         """From now on, rollouts of ``version`` are welcome."""
@@ -205,16 +238,13 @@ class Dispatcher:
 
     def accept(
         self, lease: LeaseRecord, key: SampleKey, rollout: AcceptedRollout, now_s: float
-    ) -> tuple[SampleStatus, LeaseEnded | None]:
-        """Take the result that :meth:`begin_judging` announced.
-
-        Returns:
-            ``OPEN`` if it was taken, or what became of its group while it was judged; and
-            the end of the lease, if this was its last result.
-        """
+    ) -> Accepted:
+        """Take the result that :meth:`begin_judging` announced."""
         before = rollout.num_tokens if self._mean_tokens is None else self._mean_tokens
         self._mean_tokens = _KEEP_TOKENS * before + (1 - _KEEP_TOKENS) * rollout.num_tokens
-        return self._groups.accept(key, rollout), self.settle(lease, key, now_s)
+        status = self._groups.accept(key, rollout)
+        dropped = self._replaced(key[0]) if status is SampleStatus.OPEN else None
+        return Accepted(status, self.settle(lease, key, now_s), dropped)
 
     def refuse(
         self, lease: LeaseRecord, key: SampleKey, now_s: float
@@ -284,6 +314,7 @@ class Dispatcher:
         self._learner.batch_taken(next_step, now_s, attainable_s=self._attainable_s())
         self._supply.next_step()
         self._groups.num_backups = 0
+        self._equal.next_step()
         return self._groups.drop_older_than(
             freshness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
         )
@@ -293,6 +324,13 @@ class Dispatcher:
         return self._groups.drop(group_id, reason)
 
     # Inside.
+
+    def _replaced(self, group_id: GroupId) -> Dropped | None:
+        """Drop a group that has become complete, if it is to be replaced."""
+        group = self._groups.ready.get(group_id)
+        if group is None or not self._equal.is_to_be_replaced(group):
+            return None
+        return self._groups.drop(group_id, DropReason.EQUAL)
 
     def _candidate(self, ask: Ask, now_s: float) -> Candidate | NoWork:
         if ask.applied_version not in self._learner.published:
@@ -379,7 +417,7 @@ class Dispatcher:
         if not busy_s or each_s is None or not rollouts_per_s:
             return None
         workload = Workload(
-            rollouts_per_step=rules.groups_per_step * rules.group_size,
+            rollouts_per_step=self._equal.num_to_get(rules.groups_per_step) * rules.group_size,
             train_s=max(busy_s, MIN_TRAIN_S),
             max_staleness=rules.max_staleness,
             publish_every=rules.publish_every,

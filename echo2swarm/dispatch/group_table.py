@@ -77,12 +77,21 @@ class GroupTable:
         """Return a group, if it lacks results."""
         return self._open.get(group_id)
 
-    def num_up_to(self, version: int) -> int:
-        """Return how many groups count as of ``version`` or an older one: used before others."""
-        num = 0
+    def num_expected(self, *, used_share: float) -> float:
+        """Return how many groups there are, or will be, if that share of the open ones is used."""
+        return used_share * len(self._open) + len(self._ready)
+
+    def num_up_to(self, version: int, *, used_share: float = 1.0) -> float:
+        """Return how many groups count as of ``version`` or an older one: used before others.
+
+        Args:
+            version: as of which.
+            used_share: of the open ones; others will be dropped.
+        """
+        num = 0.0
         for v, groups in self._by_version.items():
             if v <= version:
-                num += len(groups)
+                num += used_share * len(groups)
         for v, num_ready in self._num_ready_by_version.items():
             if v <= version:
                 num += num_ready
@@ -201,7 +210,7 @@ class GroupTable:
             is_taken = slot.rollout is not None or slot.judging is not None
             return SampleStatus.TAKEN if is_taken else SampleStatus.OPEN
         reason = self._closed.get(group_id)
-        if reason is None:
+        if reason is None or reason is DropReason.EQUAL:
             return SampleStatus.TAKEN
         return SampleStatus.STALE if reason is DropReason.STALE else SampleStatus.CLOSED
 

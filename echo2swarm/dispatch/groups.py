@@ -28,6 +28,8 @@ class DropReason(StrEnum):
     """Its completions became too old before an update could use them."""
     GAVE_UP = "gave_up"
     """One of its completions was leased too often without an acceptable result."""
+    EQUAL = "equal"
+    """All of its completions were worth the same, and another prompt took its place."""
     RESUMED = "resumed"
     """It was sampled with versions that the resumed run has not reached."""
     RUN_ENDED = "run_ended"

@@ -34,6 +34,8 @@ class DispatchRules:
     max_leases_per_node: int = 4
     max_attempts: int = 8
     """How often one sample is leased in vain before its group is given up."""
+    max_replaced: int = 0
+    """Groups without signal that are replaced by others, at most, for each update."""
     is_paced: bool = True
     """False leases whatever is asked for, and lets the stale be dropped: to compare with."""
 

@@ -217,7 +217,7 @@ class Activation:
         payload_bytes = self._broadcast.payload_bytes
         return Need(
             workload=Workload(
-                rollouts_per_step=self._scenario.rollouts_per_step,
+                rollouts_per_step=self._scenario.rollouts_made_per_step,
                 train_s=train_s,
                 max_staleness=learner.max_staleness,
                 publish_every=learner.publish_every,

@@ -14,7 +14,7 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.groups import AcceptedRollout, DropReason
 from echo2swarm.dispatch.lease_rules import Ask, NoWork
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState, SampleKey
 from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.freshness import Freshness, judge
 from echo2swarm.swarm_sim.accounts import Accounts
@@ -36,6 +36,7 @@ MAX_LOOKED_AT: Final = 16
 """Waiting questions that fail one after the other, before the others have to wait."""
 _WOKEN_AT_ONCE: Final = 64
 _FINEST: Final = 0.02
+_GOLDEN: Final = 0.6180339887498949
 """Lengths of answers are told apart as finely as this, so that few have to be kept."""
 
 
@@ -67,6 +68,7 @@ class Desk:
         accounts: what is counted.
         measures: what is measured.
         prompt_tokens: length of every prompt.
+        equal_share: share of the prompts whose answers are all worth the same.
         judge_luck: whether the next rollout of this node is refused by a check of content.
         on_ready: called when a batch might be complete.
         rng: for the order in which nodes that wait are answered.
@@ -81,6 +83,7 @@ class Desk:
         accounts: Accounts,
         measures: Measures,
         prompt_tokens: int,
+        equal_share: float,
         judge_luck: Callable[[SimNode], bool],
         on_ready: Callable[[], None],
         rng: random.Random,
@@ -93,6 +96,7 @@ class Desk:
         self._judge_luck = judge_luck
         self._on_ready = on_ready
         self._rng = rng
+        self._equal_share = equal_share
         self._prompt = b"\0" * (4 * prompt_tokens)
         self._num_prompts = 0
         self._waiting: deque[_Question] = deque()
@@ -219,8 +223,7 @@ class Desk:
 
     @property
     def _has_room(self) -> bool:
-        rules = self._dispatcher.rules
-        return self._dispatcher.num_outstanding < rules.max_groups_outstanding
+        return self._dispatcher.has_room
 
     def _try(self, question: _Question) -> bool:
         """Return whether a question needs to wait no longer."""
@@ -298,8 +301,9 @@ class Desk:
                 self._has_released = True
             else:
                 dispatcher.begin_judging(lease, key)
-                rollout = self._rollout(node.peer, work.version, tokens)
-                _, ended = dispatcher.accept(lease, key, rollout, now_s)
+                rollout = self._rollout(node.peer, work.version, tokens, self._reward(key))
+                _, ended, drop = dispatcher.accept(lease, key, rollout, now_s)
+                self._has_released |= drop is not None
                 num_accepted += 1
                 num_tokens += tokens
             if drop is not None:
@@ -315,7 +319,14 @@ class Desk:
             count.num_accepted += num_accepted
             count.num_tokens += num_tokens
 
-    def _rollout(self, peer: PeerId, version: int, tokens: float) -> AcceptedRollout:
+    def _reward(self, key: SampleKey) -> float:
+        """Return what a sample is worth; of an equal share of the prompts, all are worth 0."""
+        group_id, index = key
+        # A share of any run of prompts, by the golden ratio: no chance is needed.
+        is_equal = (group_id * _GOLDEN) % 1.0 < self._equal_share
+        return 0.0 if is_equal else float(index % 2)
+
+    def _rollout(self, peer: PeerId, version: int, tokens: float, reward: float) -> AcceptedRollout:
         """Return a result. Nobody reads its tokens, but their number counts."""
         size = max(1, round(exp(round(log(tokens) / _FINEST) * _FINEST)))
         packed = self._packed.get(size)
@@ -325,7 +336,7 @@ class Desk:
             tokens=packed,
             logprobs=b"",
             version=PolicyVersion(version),
-            reward=0.0,
+            reward=reward,
             is_truncated=False,
             peer=peer,
         )

@@ -112,7 +112,7 @@ def _forecast(
     learner = scenario.learner
     made = forecast(
         Workload(
-            rollouts_per_step=scenario.rollouts_per_step,
+            rollouts_per_step=scenario.rollouts_made_per_step,
             train_s=learner.train_s,
             max_staleness=learner.max_staleness,
             publish_every=learner.publish_every,

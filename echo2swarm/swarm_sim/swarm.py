@@ -94,6 +94,7 @@ class _Swarm:
             accounts=self._accounts,
             measures=self._measures,
             prompt_tokens=scenario.answers.prompt_tokens,
+            equal_share=scenario.answers.equal_share,
             judge_luck=lambda node: (
                 node.kind.refused_share > 0 and refusal_rng.random() < node.kind.refused_share
             ),
@@ -357,4 +358,5 @@ def _rules(scenario: Scenario) -> DispatchRules:
             stop_token_ids=(),
         ),
         num_steps=scenario.run.num_steps,
+        max_replaced=scenario.max_replaced,
     )

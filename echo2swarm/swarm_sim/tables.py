@@ -3,6 +3,7 @@
 Every key is documented where it is defined, for whoever writes a scenario.
 """
 
+from math import ceil
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -73,6 +74,11 @@ class LearnerTable(Table, frozen=True):
     """What the learner uploads of weights, in Mbit/s."""
     usd_per_hour: NonNegative = 0.0
     """Price of the learner's machine."""
+    equal_groups: Literal["keep", "replace"] = "keep"
+    """Whether groups whose completions are all worth the same are replaced (answers.equal_share).
+    """
+    max_replaced: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    """Most groups replaced per update, times prompts_per_step; beyond that they are kept."""
 
 
 class AnswersTable(Table, frozen=True):
@@ -88,6 +94,8 @@ class AnswersTable(Table, frozen=True):
     """Length at which an answer is cut off."""
     prompt_tokens: Annotated[int, msgspec.Meta(ge=1, le=131_072)] = 64
     """Length of every prompt."""
+    equal_share: Share = 0.0
+    """Share of the prompts whose answers are all worth the same."""
 
 
 class BroadcastTable(Table, frozen=True):
@@ -214,6 +222,21 @@ class Scenario(Table, frozen=True):
     def rollouts_per_step(self) -> int:
         """R."""
         return self.learner.prompts_per_step * self.learner.group_size
+
+    @property
+    def max_replaced(self) -> int:
+        """Groups replaced per update, at most."""
+        learner = self.learner
+        return learner.max_replaced * learner.prompts_per_step * (learner.equal_groups == "replace")
+
+    @property
+    def rollouts_made_per_step(self) -> int:
+        """What must be made for R to be used, if groups without signal are replaced."""
+        most = self.rollouts_per_step + self.max_replaced * self.learner.group_size
+        used_share = 1 - self.answers.equal_share
+        if not self.max_replaced or used_share * most <= self.rollouts_per_step:
+            return most
+        return ceil(self.rollouts_per_step / used_share - 1e-9)
 
     def rollouts_per_s(self, kind: NodesTable) -> float:
         """Return what one node of a kind makes per second, of answers of mean length."""

@@ -82,6 +82,10 @@ class RolloutTable(Table, frozen=True):
     """A lease not finished within this time is leased to others, if they were not asked before."""
     headroom: Annotated[float, msgspec.Meta(ge=0, le=4)] = 0.15
     """Rollouts in flight and buffered beyond what is needed, as a share of it."""
+    equal_groups: Literal["keep", "replace"] = "keep"
+    """Groups whose completions are all worth the same teach nothing: train without, or replace."""
+    max_replaced: Annotated[int, msgspec.Meta(ge=1, le=100)] = 3
+    """Most groups replaced per update, times prompts_per_step; beyond that they are kept."""
 
 
 class SelectorTable(Table, frozen=True):

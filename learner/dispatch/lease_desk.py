@@ -28,6 +28,7 @@ log = structlog.get_logger()
 _LONGEST_NAP_S: Final = 1.0
 _SHORTEST_NAP_S: Final = 0.05
 _WASTE: Final = frozenset({DropReason.STALE, DropReason.GAVE_UP})
+_WANTED: Final = frozenset({DropReason.RUN_ENDED, DropReason.EQUAL})
 
 
 class LeaseDesk:
@@ -137,11 +138,12 @@ class LeaseDesk:
 
     async def record_drops(self, drops: Sequence[Dropped]) -> None:
         """Record groups that will never be trained on."""
+        self._progress.used_share = self.dispatcher.equal_groups.used_share
         if not drops:
             return
         for reason in sorted({drop.reason for drop in drops}):
             groups = [drop.group_id for drop in drops if drop.reason is reason]
-            tell = log.info if reason is DropReason.RUN_ENDED else log.warning
+            tell = log.info if reason in _WANTED else log.warning
             tell("groups.dropped", reason=reason.value, count=len(groups), groups=groups[:20])
             if reason in _WASTE:
                 num_lost = len(groups) * self.dispatcher.rules.group_size

@@ -212,7 +212,8 @@ class RolloutService:
         ends, drops = [], []
         for case in cases:
             if case.accepted is not None:
-                _, end = dispatcher.accept(lease, case.key, case.accepted, now_s)
+                _, end, drop = dispatcher.accept(lease, case.key, case.accepted, now_s)
+                drops += [drop] if drop else []
             elif case.key not in lease.samples:
                 continue
             elif case.is_reserved or dispatcher.status_of(case.key) is SampleStatus.OPEN:

@@ -94,6 +94,7 @@ class TrainingLoop:
         self._num_skipped = 0
         """In a row."""
         self._stopping = False
+        self._num_replaced = 0
 
     def stop(self) -> None:
         """End after the update that is being made, if any, with a checkpoint."""
@@ -133,6 +134,7 @@ class TrainingLoop:
                 for group in formed.stale
             ]
             if formed.batch is not None:
+                self._note_equal_groups(formed.batch)
                 self._desk.dispatcher.take(formed.batch.groups)
                 # From here on, what is leased is for the update after this one.
                 dropped += self._desk.dispatcher.advance(
@@ -244,10 +246,25 @@ class TrainingLoop:
             "rollouts_per_s": progress.accepted.per_s(now_s),
             "needed_rollouts_per_s": progress.needed_rollouts_per_s(now_s),
             "num_in_flight": self._desk.dispatcher.leases.num_unsettled,
+            "num_groups_replaced": self._num_replaced,
             "num_nodes": len(self._nodes.present),
             "drift_by_peer": updated.drift_by_peer,
+            "by_staleness": {str(lag): of_it for lag, of_it in updated.by_staleness.items()},
             "trainer": updated.metrics,
         }
+
+    def _note_equal_groups(self, batch: Batch) -> None:
+        """Count the groups without signal that others took the place of, before the next step."""
+        equal = self._desk.dispatcher.equal_groups
+        self._num_replaced = equal.num_replaced
+        if equal.num_replaced and equal.num_kept:
+            log.warning(
+                "groups.kept_without_signal",
+                step=batch.step,
+                num_replaced=equal.num_replaced,
+                num_kept=equal.num_kept,
+                why="rollouts.max_replaced is reached; is the task too easy or too hard?",
+            )
 
     def _enter(self, phase: Phase) -> float:
         now_s = trio.current_time()

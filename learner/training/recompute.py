@@ -17,7 +17,10 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
             f"trainer.activation_checkpointing: models of type {model.config.model_type} can't; "
             "set it to false"
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    # The newer name; the older one warns where both are there.
+    enable = getattr(model, "activation_checkpointing_enable", None)
+    enable = enable or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     for module in model.modules():
         if isinstance(module, GradientCheckpointingLayer):
             # It asks for training mode, which means dropout too: but only to what is inside.

@@ -46,6 +46,39 @@ def test_half_of_the_nodes_keep_the_learner_busy_for_half_of_the_time() -> None:
     assert result.bubble_share == pytest.approx(0.5, abs=0.06)
 
 
+def test_groups_without_signal_are_replaced_and_nothing_else_changes_for_the_learner() -> None:
+    of = scenario(
+        learner={"equal_groups": "replace"},
+        answers={"equal_share": 0.4},
+        nodes=[node(count=10)],
+    )
+
+    result = simulate(of)
+
+    assert result.is_finished
+    assert_promises_held(result, of)
+    num_equal = result.groups_dropped[DropReason.EQUAL]
+    assert num_equal / (num_equal + result.num_groups_trained) == pytest.approx(0.4, abs=0.05)
+    assert result.busy_share is not None
+    assert result.busy_share >= 0.95
+
+
+def test_where_no_group_has_a_signal_the_bound_lets_the_learner_go_on() -> None:
+    of = scenario(
+        learner={"equal_groups": "replace", "max_replaced": 1},
+        answers={"equal_share": 1.0},
+        run={"num_steps": 10},
+        nodes=[node(count=8)],
+    )
+
+    result = simulate(of)
+
+    assert result.is_finished
+    assert_promises_held(result, of)
+    most = of.max_replaced * (result.num_steps + 1)
+    assert 0.8 * most <= result.groups_dropped[DropReason.EQUAL] <= most
+
+
 def test_the_same_seed_gives_the_same_result() -> None:
     of = scenario(
         answers={"cv": 0.6},
