@@ -24,6 +24,10 @@ class DiskFullError(StoreError):
     """There is no room left: what was not written may be tried again when there is."""
 
 
+class DoesNotFitError(StoreError):
+    """What is wanted is larger than what its owner lets it take."""
+
+
 class ChildError(SwarmError):
     """A child process (engine, trainer, scorer) died, hung or answered with an error.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol
 
 import structlog
 from structlog.typing import Processor
@@ -43,8 +43,24 @@ _LEVEL_COLOURS: Final = {
 EventDict = MutableMapping[str, Any]
 
 
+class Terminal(Protocol):
+    """What log lines are written to: any text stream is one."""
+
+    def write(self, text: str, /) -> object:
+        """Write lines."""
+        ...
+
+    def flush(self) -> None:
+        """Show them."""
+        ...
+
+    def isatty(self) -> bool:
+        """Whether somebody looks at it."""
+        ...
+
+
 def configure_logging(
-    *, verbose: bool = False, as_json: bool = False, stream: TextIO | None = None
+    *, verbose: bool = False, as_json: bool = False, stream: Terminal | None = None
 ) -> None:
     """Set up logging for this process; a second call replaces the first.
 
@@ -189,7 +205,7 @@ def _shown(value: object) -> str:
     return text if is_plain else repr(text)
 
 
-class _StreamHandler(logging.StreamHandler[TextIO]):
+class _StreamHandler(logging.StreamHandler[Terminal]):
     """The handler that :func:`configure_logging` put there, and may take away."""
 
 

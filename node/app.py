@@ -10,20 +10,19 @@
 The first Ctrl-C or SIGTERM drains; the second ends at once.
 """
 
+import os
 import random
 import secrets
 import signal
 import time
-from dataclasses import dataclass
 from importlib.metadata import version as version_of_package
-from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import UploadBudget
-from echo2swarm.humane import format_bytes, format_seconds
+from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
+from echo2swarm.humane import format_bytes
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
@@ -32,47 +31,34 @@ from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.shunned import Shunned
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.traffic import Traffic
-from node.engine.base import EngineDied, EngineEvent, EngineReady
-from node.engine.process import EngineSpec, open_engine
+from node.config import NodeConfig
+from node.control.registry import registered
+from node.control.server import serve_control
+from node.engine.process import open_engine
 from node.learner_calls import LearnerCalls
 from node.life import Life
 from node.links import Links, OwnCap
-from node.membership import Membership, NodeReport
+from node.membership import Membership
 from node.neighbours import Neighbours
+from node.orders import Orders
+from node.owner.disk import DiskMeter
+from node.owner.keeper import OwnerKeeper
+from node.parts import EngineEvents, Obeys, Parts
 from node.prober import Prober
+from node.reporting import report_of
 from node.self_advert import SelfAdvert
+from node.snapshot import EngineNews, NodeView, Viewed
+from node.start import engine_log, local_at, make_room, monitor_of
+from node.telling import Teller
 from node.worker import Worker
 from protocols.activation import HeartbeatReply
 from protocols.ids import PolicyVersion, short
 from protocols.lifecycle import Drained, PolicyApplied, StopRequested
-from protocols.lifecycle import EngineDied as EngineDiedEvent
-from protocols.ticket import Ticket
 
 log = structlog.get_logger()
 
-TELL_PROGRESS_S: Final = 3.0
 QUIET_S: Final = 2.0
 """The link is measured when nothing was transferred for this long."""
-MAX_LOG_BYTES: Final = 10_000_000
-"""The engine's log starts anew when it is longer than this."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeConfig:
-    """What the contributor decided."""
-
-    ticket: Ticket
-    state_dir: Path
-    name: str
-    listen: tuple[str, ...]
-    advertise: tuple[str, ...]
-    engine: EngineSpec
-    max_batch: int
-    usd_per_hour: float
-    upload_bytes_per_s: float | None = None
-    """Most to upload of weights; None for most of what is measured."""
-    is_hole_punching: bool = True
-    """Whether to connect to nodes behind routers with the learner's help."""
 
 
 def join(config: NodeConfig) -> bool:
@@ -84,7 +70,8 @@ def join(config: NodeConfig) -> bool:
     """
     with hold_identity(config.state_dir / "identity.key") as identity:
         log.info("node.started", peer=identity.peer, name=config.name, run=config.ticket.run_id)
-        return trio.run(_join, config, identity)
+        with registered(config.registry, config.state_dir):
+            return trio.run(_join, config, identity)
 
 
 async def _join(config: NodeConfig, identity: Identity) -> bool:
@@ -133,7 +120,9 @@ async def run_node(
     ticket, rng = config.ticket, random.Random()  # noqa: S311 - jitter and ties, no secret
     folder = config.state_dir / "runs" / ticket.run_id
     session_id = secrets.token_hex(16)
-    life = Life()
+    started_s = trio.current_time()
+    software = f"echo2swarm {version_of_package('echo2swarm')}"
+    life, engine_news = Life(), EngineNews()
     advert = SelfAdvert(
         identity,
         network,
@@ -141,20 +130,33 @@ async def run_node(
         name=config.name,
         engine=config.engine.kind,
         usd_per_hour=config.usd_per_hour,
-        software=f"echo2swarm {version_of_package('echo2swarm')}",
+        software=software,
         seq=time.time_ns() // 1_000_000,
     )
-    events = _EngineEvents(life, advert)
+    events = EngineEvents(life, advert, engine_news)
+    await trio.to_thread.run_sync(make_room, config)
+    monitor = await trio.to_thread.run_sync(monitor_of, config)
     async with (
         open_library(
-            folder / "weights", run=ticket.run, learner_key=ticket.learner_public_key
+            folder / "weights",
+            run=ticket.run,
+            learner_key=ticket.learner_public_key,
+            quota_bytes=config.owner.disk_bytes,
         ) as library,
-        open_engine(config.engine, log_path=_engine_log(folder), on_event=events.take) as engine,
+        open_engine(config.engine, log_path=engine_log(folder), on_event=events.take) as engine,
     ):
         traffic = Traffic()
         shunned = Shunned()
-        budget = UploadBudget(config.upload_bytes_per_s)
-        ChunkServer(network, library.store, traffic, shunned=shunned, budget=budget)
+        budget = UploadBudget(config.owner.upload_bytes_per_s)
+        download = DownloadBudget(config.owner.download_bytes_per_s)
+        ChunkServer(
+            network,
+            library.store,
+            traffic,
+            shunned=shunned,
+            budget=budget,
+            is_open=lambda: keeper.is_relaying,
+        )
         neighbours = Neighbours(network, learner=ticket.learner_peer, rng=rng)
         own_cap = OwnCap(budget)
         sync = PolicySync(
@@ -165,25 +167,8 @@ async def run_node(
             rng=rng,
             traffic=traffic,
             shunned=shunned,
+            budget=download,
         )
-
-        def report() -> NodeReport:
-            held = sync.held
-            return NodeReport(
-                state=life.state,
-                applied_version=engine.applied_version,
-                held_version=None if held is None else held.version,
-                num_rollouts_in_hand=worker.num_rollouts_in_hand,
-                num_engine_restarts=engine.num_restarts,
-                payload_bytes_sent=traffic.sent_bytes,
-                payload_bytes_received=traffic.received_bytes,
-                receiving_s=links.flow.receiving_s,
-                links=links.reports(),
-                calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
-            )
-
-        def is_quiet() -> bool:
-            return sync.held is not None and links.flow.idle_s(trio.current_time()) > QUIET_S
 
         def on_reply(reply: HeartbeatReply) -> None:
             own_cap.look(
@@ -205,7 +190,9 @@ async def run_node(
             learner=ticket.learner_peer,
             session_id=session_id,
             sealed_advert=advert.sealed,
-            report=report,
+            report=lambda: report_of(
+                life=life, engine=engine, sync=sync, worker=worker, traffic=traffic, links=links
+            ),
             take_faults=sync.take_reports,
             on_event=life.happened,
             on_reply=on_reply,
@@ -216,8 +203,12 @@ async def run_node(
             network,
             learner=ticket.learner_peer,
             run_id=ticket.run_id,
-            is_quiet=is_quiet,
-            may_i_send=None if budget.max_bytes_per_s is None else budget.wait,
+            is_quiet=lambda: (
+                sync.held is not None
+                and not keeper.paused
+                and links.flow.idle_s(trio.current_time()) > QUIET_S
+            ),
+            may_i_send=budget.wait_for_owner,
         )
         worker = Worker(
             LearnerCalls(
@@ -246,19 +237,69 @@ async def run_node(
             unix_now_s=time.time,
             book_path=folder / "addresses.json",
         )
-        parts = _Parts(membership, worker)
+        keeper = OwnerKeeper(
+            config.owner,
+            Obeys(
+                life=life,
+                worker=worker,
+                sync=sync,
+                library=library,
+                upload=budget,
+                download=download,
+                stop=stop.set,
+            ),
+            monitor=monitor,
+            own_pid=os.getpid(),
+            unix_now_s=time.time,
+            local_at=local_at,
+        )
+        disk = DiskMeter(folder / "weights")
+        view = NodeView(
+            Viewed(
+                run_id=ticket.run_id,
+                name=config.name,
+                state_dir=config.state_dir,
+                software=software,
+                engine_kind=config.engine.kind,
+                usd_per_hour=config.usd_per_hour,
+                learner=ticket.learner_peer,
+                network=network,
+                life=life,
+                membership=membership,
+                sync=sync,
+                worker=worker,
+                engine=engine,
+                engine_news=engine_news,
+                traffic=traffic,
+                upload=budget,
+                download=download,
+                owner=keeper,
+                disk_used_bytes=lambda: disk.num_bytes,
+            ),
+            started_s=started_s,
+        )
+        parts = Parts(membership, worker)
         events.attach(parts)
         life.attach(parts)
         log.info("learner.seeking", learner=short(ticket.learner_peer), via=ticket.addresses)
         async with trio.open_nursery() as nursery:
+            await nursery.start(
+                serve_control, config.state_dir, Orders(keeper, view.snapshot).answer
+            )
             await nursery.start(sync.run)
-            nursery.start_soon(worker.run)
-            nursery.start_soon(neighbours.run)
-            nursery.start_soon(membership.run)
-            nursery.start_soon(discovery.run)
-            nursery.start_soon(links.run)
-            nursery.start_soon(prober.run)
-            nursery.start_soon(_tell_download, sync)
+            teller = Teller(view.snapshot, line=config.line)
+            for part in (
+                worker,
+                neighbours,
+                membership,
+                discovery,
+                links,
+                prober,
+                keeper,
+                disk,
+                teller,
+            ):
+                nursery.start_soon(part.run)
             nursery.start_soon(_stop_when_told, stop, life)
             await life.wait_left()
             await membership.say_goodbye()
@@ -274,68 +315,6 @@ async def run_node(
     return life.is_run_finished
 
 
-class _Parts:
-    """What the node's life acts on."""
-
-    def __init__(self, membership: Membership, worker: Worker) -> None:
-        self.announce = membership.announce
-        self.take_work = worker.take_work
-        self.stop_taking_work = worker.stop_taking_work
-        self.hand_back = worker.hand_back
-        self.pause = worker.pause
-        self.drain = worker.drain
-        self.engine_changed = worker.engine_changed
-
-
-class _EngineEvents:
-    """Passes on what happens to the engine, which may be before the rest is there."""
-
-    def __init__(self, life: Life, advert: SelfAdvert) -> None:
-        self._life = life
-        self._advert = advert
-        self._parts: _Parts | None = None
-
-    def attach(self, parts: _Parts) -> None:
-        """Tell ``parts`` too from now on; what they missed, they see for themselves."""
-        self._parts = parts
-
-    def take(self, event: EngineEvent) -> None:
-        """Take in one event."""
-        match event:
-            case EngineReady(description):
-                self._advert.describe_engine(description)
-            case EngineDied(why):
-                self._life.happened(EngineDiedEvent(why))
-        if self._parts is not None:
-            self._parts.engine_changed()
-            self._parts.announce()
-
-
 async def _stop_when_told(stop: trio.Event, life: Life) -> None:
     await stop.wait()
     life.happened(StopRequested())
-
-
-async def _tell_download(sync: PolicySync) -> None:
-    """Say now and then how far the weights are."""
-    while True:
-        await trio.sleep(TELL_PROGRESS_S)
-        progress = sync.progress
-        if progress is None:
-            continue
-        left_bytes = progress.total_bytes - progress.held_bytes
-        eta_s = left_bytes / progress.bytes_per_s if progress.bytes_per_s > 0 else None
-        log.info(
-            "version.downloading",
-            version=sync.known_version,
-            have=f"{format_bytes(progress.held_bytes)} of {format_bytes(progress.total_bytes)}",
-            rate=f"{format_bytes(progress.bytes_per_s)}/s",
-            eta=format_seconds(eta_s),
-        )
-
-
-def _engine_log(folder: Path) -> Path:
-    path = folder / "engine.log"
-    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
-        path.unlink()
-    return path

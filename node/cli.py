@@ -9,6 +9,8 @@ import click
 
 from echo2swarm.cli_errors import Rim, run_cli
 from echo2swarm.cli_types import FiniteRange
+from node.cli_control import change, drain, pause, resume, status
+from node.cli_machine import doctor, service
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -81,6 +83,42 @@ def node() -> None:
     help="Most to upload of weights, in Mbit/s.  [default: 80 % of what the line was measured at]",
 )
 @click.option(
+    "--download-mbit",
+    type=FiniteRange(min=0.01, max=1_000_000),
+    help="Most to download of weights, in Mbit/s.  [default: all that the line carries]",
+)
+@click.option(
+    "--hours",
+    metavar="22:00-07:00,...",
+    default="",
+    help="When to work, in local time; paused otherwise.  [default: always]",
+)
+@click.option(
+    "--pause-on-gpu-use",
+    is_flag=True,
+    help="Pause while something else uses the GPU (NVIDIA).",
+)
+@click.option(
+    "--gpu-memory-share",
+    type=FiniteRange(min=0.05, max=1),
+    help="Of the GPU's memory, for the engine (vllm).  [default: 0.9]",
+)
+@click.option(
+    "--power-watts",
+    type=FiniteRange(min=1, max=10_000),
+    help="Ask the driver for this power cap of the GPU (NVIDIA; often only root may).",
+)
+@click.option(
+    "--disk-gb",
+    type=FiniteRange(min=0.001, max=1_000_000),
+    help="Most that weights may take on disk.  [default: what the run needs]",
+)
+@click.option(
+    "--relay-while-paused",
+    is_flag=True,
+    help="Go on passing on weights to others while paused.",
+)
+@click.option(
     "--hole-punching/--no-hole-punching",
     "is_hole_punching",
     default=True,
@@ -111,6 +149,13 @@ def join(
     max_batch: int | None,
     usd_per_hour: float,
     upload_mbit: float | None,
+    download_mbit: float | None,
+    hours: str,
+    pause_on_gpu_use: bool,
+    gpu_memory_share: float | None,
+    power_watts: float | None,
+    disk_gb: float | None,
+    relay_while_paused: bool,
     is_hole_punching: bool,
     log_format: str,
     verbose: bool,
@@ -122,9 +167,16 @@ def join(
     """
     from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
     from node.app import join as join_run  # noqa: PLC0415
-    from node.settings import make_config  # noqa: PLC0415
+    from node.settings import make_config, owner_settings  # noqa: PLC0415
+    from node.telling import status_line  # noqa: PLC0415
 
-    settings = {"device": device, "threads": threads, "max_batch": max_batch}
+    settings = {
+        "device": device,
+        "threads": threads,
+        "max_batch": max_batch,
+        "gpu_memory_share": gpu_memory_share,
+    }
+    line = status_line() if log_format == "text" else None
     config = make_config(
         ticket,
         state_dir=state_dir,
@@ -137,14 +189,27 @@ def join(
             *engine_options,
         ],
         usd_per_hour=usd_per_hour,
-        upload_mbit=upload_mbit,
+        owner=owner_settings(
+            upload_mbit=upload_mbit,
+            download_mbit=download_mbit,
+            hours=hours,
+            pause_on_gpu_use=pause_on_gpu_use,
+            power_watts=power_watts,
+            disk_gb=disk_gb,
+            relay_while_paused=relay_while_paused,
+        ),
         is_hole_punching=is_hole_punching,
+        line=line,
     )
     if rim is not None:
         rim.verbose = verbose
         rim.crash_folder = config.state_dir
-    configure_logging(verbose=verbose, as_json=log_format == "json")
+    configure_logging(verbose=verbose, as_json=log_format == "json", stream=line)
     join_run(config)
+
+
+for command in (status, pause, resume, drain, change, doctor, service):
+    node.add_command(command)
 
 
 def main() -> None:

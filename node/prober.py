@@ -63,7 +63,7 @@ class Prober:
                 continue
             try:
                 with trio.fail_after(PROBE_S):
-                    outcome = await self._probe()
+                    outcome = await self.probe()
             except (NetworkError, RemoteProtocolError, trio.TooSlowError) as exc:
                 num_failures, wait_s = num_failures + 1, RETRY_S
                 log.info("link.not_measured", error=str(exc) or "it took too long")
@@ -83,7 +83,13 @@ class Prober:
         while not self._is_quiet():  # noqa: ASYNC110
             await trio.sleep(LOOK_S)
 
-    async def _probe(self) -> ProbeResult | ProbeRefused:
+    async def probe(self) -> ProbeResult | ProbeRefused:
+        """Have it measured once.
+
+        Raises:
+            NetworkError: the learner is gone.
+            RemoteProtocolError: it does not keep to the protocol.
+        """
         async with self._network.open_stream(
             self._learner, probe.PROTOCOL_ID, max_frame_bytes=probe.MAX_FRAME_BYTES, bulk=True
         ) as stream:

@@ -10,9 +10,13 @@ import platformdirs
 
 from echo2swarm.broadcast.upload import bytes_per_s_of
 from echo2swarm.errors import UsageError
-from node.app import NodeConfig
+from node.config import NodeConfig
+from node.doctor.question import Question
 from node.engine.options import OPTIONS_OF, Options, parse_options
 from node.engine.process import engine_spec
+from node.owner.hours import parse_hours
+from node.owner.settings import OwnerSettings
+from node.telling import StatusLine
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.ticket import Ticket
@@ -28,8 +32,9 @@ def make_config(
     engine: str,
     engine_options: Sequence[str],
     usd_per_hour: float,
-    upload_mbit: float | None = None,
+    owner: OwnerSettings | None = None,
     is_hole_punching: bool = True,
+    line: StatusLine | None = None,
 ) -> NodeConfig:
     """Check everything that was typed, and return it as one value.
 
@@ -48,8 +53,36 @@ def make_config(
         engine=engine_spec(engine, options),
         max_batch=options.max_batch,
         usd_per_hour=usd_per_hour,
-        upload_bytes_per_s=bytes_per_s_of(upload_mbit),
+        owner=owner or OwnerSettings(),
+        registry=default_registry(),
         is_hole_punching=is_hole_punching,
+        line=line,
+    )
+
+
+def owner_settings(
+    *,
+    upload_mbit: float | None,
+    download_mbit: float | None,
+    hours: str,
+    pause_on_gpu_use: bool,
+    power_watts: float | None,
+    disk_gb: float | None,
+    relay_while_paused: bool,
+) -> OwnerSettings:
+    """Return the owner's limits as they were typed.
+
+    Raises:
+        UsageError: the hours are no hours.
+    """
+    return OwnerSettings(
+        upload_bytes_per_s=bytes_per_s_of(upload_mbit),
+        download_bytes_per_s=bytes_per_s_of(download_mbit),
+        hours=parse_hours(hours),
+        pause_on_gpu_use=pause_on_gpu_use,
+        power_watts=power_watts,
+        disk_bytes=None if disk_gb is None else int(disk_gb * 1e9),
+        relay_while_paused=relay_while_paused,
     )
 
 
@@ -66,6 +99,46 @@ def read_ticket(text: str) -> Ticket:
         raise UsageError(str(exc)) from exc
 
 
+def ticket_line(text: str) -> str:
+    """Return the ticket in ``text``, or on standard input, as one line, checked.
+
+    Raises:
+        UsageError: it is no ticket, cut short, or expired.
+    """
+    line = (sys.stdin.readline() if text == "-" else text).strip()
+    read_ticket(line)
+    return line
+
+
+def make_question(
+    ticket: str | None,
+    *,
+    state_dir: Path | None,
+    engine: str,
+    engine_options: Sequence[str],
+    disk_gb: float | None,
+    is_quick: bool,
+) -> Question:
+    """Check what was typed for ``doctor``.
+
+    Raises:
+        UsageError: the ticket or an option is no good.
+    """
+    return Question(
+        ticket=None if ticket is None else read_ticket(ticket),
+        state_dir=(state_dir or default_state_dir()).expanduser().absolute(),
+        engine_kind=engine,
+        options=parse_options(OPTIONS_OF.get(engine, Options), engine_options),
+        disk_bytes=None if disk_gb is None else int(disk_gb * 1e9),
+        is_quick=is_quick,
+    )
+
+
 def default_state_dir() -> Path:
     """Return where a node keeps its state if nothing was said."""
     return Path(platformdirs.user_state_dir("echo2swarm")) / "node"
+
+
+def default_registry() -> Path:
+    """Return where running nodes are noted, so that ``status`` finds them."""
+    return Path(platformdirs.user_state_dir("echo2swarm")) / "nodes"

@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 from protocols.chunk_holder import Holder, PullSettings
 from protocols.chunk_order import RarestFirst, Rng
@@ -78,6 +78,18 @@ class Finished:
 Effect = AskHashes | AskChunk | DropHolder | Finished
 
 
+class OrderPacer(Protocol):
+    """Says how fast chunks may be asked for: bytes that are asked for come."""
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long to wait before anything more is asked for."""
+        ...
+
+    def asked(self, num_bytes: int, now_s: float) -> None:
+        """Note that bytes were asked for."""
+        ...
+
+
 class ChunkPull:
     """The state of one payload's download.
 
@@ -88,6 +100,8 @@ class ChunkPull:
         source: the holder that is trusted from the start, if there is one.
         rng: breaks ties.
         settings: see :class:`PullSettings`.
+        pacer: holds orders back; None asks for as much as holders take.
+        chunk_bytes: of a chunk, for the pacer.
     """
 
     def __init__(
@@ -99,7 +113,11 @@ class ChunkPull:
         source: PeerId | None,
         rng: Rng,
         settings: PullSettings | None = None,
+        pacer: OrderPacer | None = None,
+        chunk_bytes: int = 0,
     ) -> None:
+        self._pacer = pacer
+        self._chunk_bytes = chunk_bytes
         self._num_chunks = num_chunks
         self._has_hashes = has_hashes
         self._source = source
@@ -268,7 +286,7 @@ class ChunkPull:
             return []
         if not self._has_hashes:
             return self._ask_hashes(now_s)
-        effects = [e for holder in self._holders for e in self._fill(holder, now_s)]
+        effects = [e for holder in list(self._holders) for e in self._fill(holder, now_s)]
         return effects + self._ask_again(now_s)
 
     def _ask_one(self, holder: PeerId, now_s: float) -> list[Effect]:
@@ -279,7 +297,7 @@ class ChunkPull:
 
     def _fill(self, holder: PeerId, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
-        while self._has_free_turn(holder):
+        while self._has_free_turn(holder) and self._may_order(now_s):
             index = self._order.rarest(holder)
             if index is None:
                 break
@@ -298,7 +316,7 @@ class ChunkPull:
         self._wake_at_s = min(self._wake_at_s, self._look_again_s)
         for holder in sorted(self._holders, key=lambda h: not self._is_trusted(h)):
             for index in list(late):
-                if not self._has_free_turn(holder):
+                if not (self._has_free_turn(holder) and self._may_order(now_s)):
                     break
                 if index not in self._holders[holder].chunks and self._order.has(holder, index):
                     effects.append(self._ask_for(holder, index, now_s))
@@ -344,6 +362,13 @@ class ChunkPull:
         limit = state.window(self._settings) if self._is_trusted(holder) else 1
         return len(state.chunks) < limit
 
+    def _may_order(self, now_s: float) -> bool:
+        """Return whether the pacer lets one more chunk be asked for; wakes us when it will."""
+        wait_s = 0.0 if self._pacer is None else self._pacer.wait_s(now_s)
+        if wait_s > 0:
+            self._wake_at_s = min(self._wake_at_s, now_s + wait_s)
+        return wait_s <= 0
+
     def _endgame_after_s(self) -> float:
         quickest_s = min((state.shortest_wait_s for state in self._holders.values()), default=inf)
         after_s = self._settings.endgame_after_s
@@ -356,6 +381,10 @@ class ChunkPull:
         self._holders[holder].chunks[index] = now_s
         self._unasked.discard(index)
         self._order.close(index)
+        if self._pacer is not None:
+            self._pacer.asked(self._chunk_bytes, now_s)
+            # Whoever was asked comes last next time: what is scarce goes around.
+            self._holders[holder] = self._holders.pop(holder)
         return AskChunk(holder, index)
 
     def _release(self, index: int) -> None:

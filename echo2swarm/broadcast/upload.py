@@ -1,4 +1,6 @@
-"""One cap for all that a process uploads of weights; control messages are never counted.
+"""One cap for all that a process uploads of weights, one for what it downloads.
+
+Control messages are never counted.
 
 A cap is a promise to whoever pays for the line, so it is kept over any stretch of time: at
 most ``rate * seconds + burst`` bytes. Senders take their turn in the order in which they
@@ -60,6 +62,11 @@ class TokenBucket:
         # Rounding leaves parts of a byte, whose time may be too short to pass.
         return lacking_bytes / self._bytes_per_s if lacking_bytes >= 1 else 0.0
 
+    def next_wait_s(self, now_s: float) -> float:
+        """Return how long one who asked now would have to wait."""
+        self._elapse(now_s)
+        return self.wait_s(self._asked_bytes, now_s)
+
     def give_back(self, num_bytes: int) -> None:
         """Note that bytes which were asked for will not be sent."""
         self._allowed_bytes += num_bytes
@@ -103,10 +110,20 @@ class UploadBudget:
         """For how long senders had to wait because of the cap, all of them together."""
         return self._waited_s
 
+    def allow(self, max_bytes_per_s: float | None) -> None:
+        """Set what the owner allows from now on; None leaves it open again."""
+        self._max_bytes_per_s = _checked(max_bytes_per_s)
+        self._bucket.set_rate(max_bytes_per_s, trio.current_time())
+
     def suggest(self, bytes_per_s: float | None) -> None:
         """Set the cap, unless the owner has: theirs is never changed."""
         if self._max_bytes_per_s is None:
             self._bucket.set_rate(bytes_per_s, trio.current_time())
+
+    async def wait_for_owner(self, num_bytes: int) -> None:
+        """Return when the owner's cap lets ``num_bytes`` be sent; a suggested one holds not."""
+        if self._max_bytes_per_s is not None:
+            await self.wait(num_bytes)
 
     async def wait(self, num_bytes: int) -> None:
         """Return when ``num_bytes`` may be sent."""
@@ -119,6 +136,36 @@ class UploadBudget:
             self._bucket.give_back(num_bytes)
             raise
         self._waited_s += trio.current_time() - began_s
+
+
+class DownloadBudget:
+    """What a process may download of weights; one object, shared by all its downloads.
+
+    Bytes that were asked for come: so what is paced is the asking.
+
+    Args:
+        max_bytes_per_s: what the owner of the line allows at most; None leaves it open.
+    """
+
+    def __init__(self, max_bytes_per_s: float | None = None) -> None:
+        self._bucket = TokenBucket(max_bytes_per_s)
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """The cap now; None is none."""
+        return self._bucket.bytes_per_s
+
+    def allow(self, max_bytes_per_s: float | None, now_s: float) -> None:
+        """Set what the owner allows from now on; None leaves it open."""
+        self._bucket.set_rate(max_bytes_per_s, now_s)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long to wait before anything more is asked for."""
+        return self._bucket.next_wait_s(now_s)
+
+    def asked(self, num_bytes: int, now_s: float) -> None:
+        """Note that bytes were asked for."""
+        self._bucket.take(num_bytes, now_s)
 
 
 def bytes_per_s_of(mbit_per_s: float | None) -> float | None:

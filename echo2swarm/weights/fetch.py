@@ -16,6 +16,7 @@ from typing import Final, assert_never
 import structlog
 import trio
 
+from echo2swarm.broadcast.upload import DownloadBudget
 from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Stream
 from echo2swarm.weights.lines import GOODBYE_S, Line, Lines
@@ -67,6 +68,8 @@ MAX_CHECKS: Final = 4
 """Chunks that are checked and written at once, over all holders."""
 LOOK_S: Final = 0.5
 """So often is looked for new holders and passed deadlines."""
+PACED_LOOK_S: Final = 0.1
+"""The same for what a cap on downloads lets be asked for next."""
 FIRST_RETRY_S: Final = 1.0
 MAX_RETRY_S: Final = 30.0
 
@@ -103,6 +106,7 @@ async def fetch_payload(
     on_fault: Callable[[PeerId, Reason], None] = _ignore,
     shunned: Shunned | None = None,
     settings: PullSettings | None = None,
+    budget: DownloadBudget | None = None,
 ) -> Payload:
     """Return the payload ``ref`` names, complete, once every chunk is here.
 
@@ -121,6 +125,7 @@ async def fetch_payload(
         on_fault: called for each holder that did what no honest one does.
         shunned: who sends wrong bytes is added.
         settings: timeouts and limits.
+        budget: paces what is asked for; None for all that the line carries.
 
     Raises:
         StoreError: the disk is full or broken.
@@ -136,6 +141,8 @@ async def fetch_payload(
                 source=source,
                 rng=rng,
                 settings=settings,
+                pacer=budget,
+                chunk_bytes=ref.chunk_bytes,
             )
             fetch = _Fetch(
                 core,
@@ -147,6 +154,7 @@ async def fetch_payload(
                 on_fault=on_fault,
                 source=source,
                 shunned=shunned or Shunned(),
+                budget=budget,
             )
             await fetch.run(holders)
         await store.finish(payload)
@@ -168,8 +176,10 @@ class _Fetch:
         on_fault: Callable[[PeerId, Reason], None],
         source: PeerId | None,
         shunned: Shunned,
+        budget: DownloadBudget | None,
     ) -> None:
         self._core = core
+        self._budget = budget
         self._lines = lines
         self._borrowed: dict[PeerId, Line] = {}
         self._store = store
@@ -221,7 +231,7 @@ class _Fetch:
     async def _watch_deadlines(self) -> None:
         while True:
             # A deadline that is set while we sleep is further away than this.
-            latest_s = trio.current_time() + LOOK_S
+            latest_s = trio.current_time() + (LOOK_S if self._budget is None else PACED_LOOK_S)
             await trio.sleep_until(min(self._core.next_deadline_s(), latest_s))
             if self._core.next_deadline_s() <= trio.current_time():
                 self._perform(self._core.deadline_passed(trio.current_time()))

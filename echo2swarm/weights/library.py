@@ -11,6 +11,7 @@ weights of the newest one's anchor, for those that are many::
     payloads/ trash/ lock           the payload store's
 """
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -22,7 +23,8 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from echo2swarm.errors import StoreError
+from echo2swarm.errors import DoesNotFitError, StoreError
+from echo2swarm.humane import format_bytes
 from echo2swarm.weights import layout
 from echo2swarm.weights.store import PayloadStore, open_store
 from protocols import manifest as manifest_protocol
@@ -64,19 +66,36 @@ def _roots_to_keep(manifests: Sequence[PolicyManifest]) -> set[bytes]:
     return roots
 
 
+def quota_for(manifest: PolicyManifest) -> int:
+    """Return the least that a disk quota must be: a version in use, and one that arrives."""
+    delta_bytes = max((d.payload.size_bytes for d in manifest.deltas), default=0)
+    return 2 * manifest.weights.size_bytes + manifest.assets.size_bytes + delta_bytes
+
+
 @asynccontextmanager
 async def open_library(
-    folder: Path, *, run: RunId, learner_key: Ed25519PublicKey
+    folder: Path,
+    *,
+    run: RunId,
+    learner_key: Ed25519PublicKey,
+    quota_bytes: int | None = None,
 ) -> AsyncIterator["VersionLibrary"]:
     """Open the versions (and payloads) in ``folder``, made if missing.
 
     What a former process held is held again if it passes every check.
 
+    Args:
+        folder: the library's own.
+        run: which run.
+        learner_key: who signs its manifests.
+        quota_bytes: what it may take at most, a version that is arriving included; None for
+            what the manifests ask to keep for others.
+
     Raises:
         StoreError: the folder can't be used, or another process uses it.
     """
     async with open_store(folder) as store:
-        library = VersionLibrary(store, run=run, learner_key=learner_key)
+        library = VersionLibrary(store, run=run, learner_key=learner_key, quota_bytes=quota_bytes)
         await library._recover()
         yield library
 
@@ -84,7 +103,16 @@ async def open_library(
 class VersionLibrary:
     """The versions of one run in one store. Made by :func:`open_library`."""
 
-    def __init__(self, store: PayloadStore, *, run: RunId, learner_key: Ed25519PublicKey) -> None:
+    def __init__(
+        self,
+        store: PayloadStore,
+        *,
+        run: RunId,
+        learner_key: Ed25519PublicKey,
+        quota_bytes: int | None = None,
+    ) -> None:
+        self.quota_bytes = quota_bytes
+        """What it may take at most; may be changed, and holds from the next version on."""
         self.store = store
         self.run = run
         self.learner_key = learner_key
@@ -136,6 +164,21 @@ class VersionLibrary:
         finally:
             self._pins[version] -= 1
 
+    def check_fits(self, manifest: PolicyManifest) -> None:
+        """Refuse a version that the quota has no room for, before anything of it is fetched.
+
+        Raises:
+            DoesNotFitError: the message says how much it takes.
+        """
+        needed_bytes = quota_for(manifest)
+        if self.quota_bytes is not None and needed_bytes > self.quota_bytes:
+            raise DoesNotFitError(
+                f"the model needs {format_bytes(needed_bytes)} of disk (a version in use, and one "
+                f"that is arriving), but the limit is {format_bytes(self.quota_bytes)}; allow "
+                f"more (a node: --disk-gb {math.ceil(needed_bytes / 1e9)}), or join a run with a "
+                "smaller model"
+            )
+
     async def add(self, manifest: PolicyManifest, sealed: bytes) -> HeldVersion:
         """Count a version as held, and delete what is no longer to be kept.
 
@@ -171,13 +214,40 @@ class VersionLibrary:
             await self._in_thread(partial(self._path_of(version).unlink, missing_ok=True))
             _log.info("version.deleted", version=version)
         manifests = [self._held[version].manifest for version in self.versions]
-        await self.store.prune(_roots_to_keep(manifests).union(keep))
+        roots = _roots_to_keep(manifests).union(keep)
+        if self.quota_bytes is not None:
+            roots = self._within_quota(manifests, roots, keep)
+        await self.store.prune(roots)
 
     def _newest_to_keep(self) -> list[PolicyVersion]:
         if self.newest is None:
             return []
         manifest = self.newest.manifest
-        return sorted(self._held)[-max(manifest.num_versions_kept, manifest.max_staleness + 1) :]
+        newest = sorted(self._held)[-max(manifest.num_versions_kept, manifest.max_staleness + 1) :]
+        if self.quota_bytes is None:
+            return newest
+        # One more is to fit in while they are here.
+        room_bytes = self.quota_bytes - quota_for(manifest)
+        num_more = max(0, room_bytes // manifest.weights.size_bytes)
+        return newest[-(1 + num_more) :]
+
+    def _within_quota(
+        self, manifests: Sequence[PolicyManifest], roots: set[bytes], keep: Collection[bytes]
+    ) -> set[bytes]:
+        """Return those of ``roots`` to keep: versions first, then what is arriving, as it fits."""
+        sizes = {r.root_sha256: r.size_bytes for m in manifests for r in (m.weights, m.assets)}
+        held = set(sizes)
+        arriving_bytes = max((m.weights.size_bytes for m in manifests), default=0)
+        room_bytes = (self.quota_bytes or 0) - arriving_bytes - sum(sizes.values())
+        kept = set(held)
+        for root in sorted(roots - held, key=lambda root: root not in keep):
+            payload = self.store.get(root)
+            size_bytes = 0 if payload is None else payload.ref.size_bytes
+            is_begun = payload is not None and not payload.is_complete
+            if is_begun or size_bytes <= room_bytes:
+                room_bytes -= 0 if is_begun else size_bytes
+                kept.add(root)
+        return kept
 
     def _held_version(self, manifest: PolicyManifest, sealed: bytes) -> HeldVersion | None:
         weights = self.store.get(manifest.weights.root_sha256)

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.broadcast.upload import DownloadBudget
 from echo2swarm.errors import StoreError
 from echo2swarm.weights.arrival import (
     Bridged,
@@ -49,6 +50,7 @@ class Obtainer:
         traffic: counts what arrives.
         on_fault: called for each peer that did what no honest one does.
         shunned: who sends wrong bytes is added.
+        budget: what may be downloaded; None for all that the line carries.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class Obtainer:
         traffic: Traffic,
         on_fault: Callable[[PeerId, Reason], None],
         shunned: Shunned | None = None,
+        budget: DownloadBudget | None = None,
     ) -> None:
+        self._budget = budget
         self._lines = lines
         self._library = library
         self._store = library.store
@@ -123,6 +127,7 @@ class Obtainer:
             RemoteProtocolError: its weights are not those that were signed.
             StoreError: the disk is full or broken.
         """
+        self._library.check_fits(manifest)
         # What earlier transfers left and nobody will ask for again.
         await self._library.prune(keep=_roots_of(manifest))
         started_s = trio.current_time()
@@ -249,6 +254,7 @@ class Obtainer:
             on_progress=on_progress,
             on_fault=self._on_fault,
             shunned=self._shunned,
+            budget=self._budget,
         )
 
     def _set_progress(self, progress: FetchProgress) -> None:

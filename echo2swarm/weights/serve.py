@@ -80,6 +80,7 @@ class ChunkServer:
         budget: what may be uploaded; None for all that the line carries.
         upload_rate_of: set at a source: it deals, by the peers' measured uploads.
         rng: breaks the dealer's ties.
+        is_open: whether to serve now; whoever asks otherwise is told to come later.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class ChunkServer:
         budget: UploadBudget | None = None,
         upload_rate_of: UploadRateOf | None = None,
         rng: random.Random | None = None,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
+        self._is_open = is_open
         self._store = store
         self._traffic = traffic
         self._shunned = shunned or Shunned()
@@ -136,6 +139,9 @@ class ChunkServer:
             raise
         if stream.peer in self._shunned:
             await _send(stream, Refused(Reason.BAD_CHUNK_HASH))
+            return False
+        if not self._is_open():
+            await _send(stream, Refused(Reason.RATE_LIMITED))
             return False
         look_up = session.request_received(request)
         if not isinstance(look_up, LookUp):
@@ -241,6 +247,9 @@ class ChunkServer:
                 else:
                     await _send(stream, Hashes(payload.hashes))
             case SendChunk(index):
+                if not self._is_open():
+                    await _send(stream, Refused(Reason.RATE_LIMITED, index))
+                    return
                 try:
                     data = await self._store.read_chunk(payload, index)
                 except StoreError as exc:

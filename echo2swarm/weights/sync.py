@@ -18,7 +18,8 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.broadcast.upload import DownloadBudget
+from echo2swarm.errors import DoesNotFitError, NetworkError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource
@@ -62,6 +63,7 @@ class PolicySync:
         rng: breaks ties.
         traffic: counts what arrives.
         shunned: who sends wrong bytes is added.
+        budget: what may be downloaded; None for all that the line carries.
     """
 
     def __init__(
@@ -74,7 +76,10 @@ class PolicySync:
         rng: random.Random,
         traffic: Traffic,
         shunned: Shunned | None = None,
+        budget: DownloadBudget | None = None,
     ) -> None:
+        self._is_resting = False
+        self._woken = trio.Event()
         self._network = network
         self._library = library
         self._learner = learner
@@ -90,6 +95,7 @@ class PolicySync:
             traffic=traffic,
             on_fault=self._add_fault,
             shunned=shunned,
+            budget=budget,
         )
         self._gate = ManifestGate(library.learner_key, library.run)
         self._news = trio.Event()
@@ -142,6 +148,14 @@ class PolicySync:
         """Note that the learner spoke of a version; its manifest is asked for if it is news."""
         if self.known_version is None or newest_version > self.known_version:
             self._hinted.set()
+
+    def rest(self, *, is_wanted: bool) -> None:
+        """Fetch nothing from now on, what is under way included; or go on where that was."""
+        self._is_resting = is_wanted
+        if is_wanted and self._current is not None:
+            self._current[1].cancel()
+        self._woken.set()
+        self._woken = trio.Event()
 
     def take_reports(self) -> tuple[PeerReport, ...]:
         """Return what peers had to be refused since the last call, for the next heartbeat."""
@@ -247,6 +261,9 @@ class PolicySync:
         while True:
             manifest, sealed = self._gate.newest, self._gate.newest_bytes
             held = self.held
+            if self._is_resting:
+                await self._woken.wait()
+                continue
             if manifest is None or sealed is None:
                 await self._news.wait()
                 continue
@@ -256,6 +273,8 @@ class PolicySync:
             try:
                 await self._obtain_or_abandon(manifest, sealed)
                 retry_s = FIRST_RETRY_S
+            except DoesNotFitError:
+                raise  # and will not, whatever is tried
             except (StoreError, RemoteProtocolError) as exc:
                 reason = exc.reason.value if isinstance(exc, RemoteProtocolError) else "store"
                 _log.error(
@@ -281,7 +300,7 @@ class PolicySync:
                     publish_s=self._publish_s,
                 )
                 self._num_abandoned_in_a_row = 0
-            if scope.cancelled_caught:
+            if scope.cancelled_caught and not self._is_resting:
                 self._num_abandoned_in_a_row += 1
                 _log.info("version.abandoned", version=manifest.version, newer=self.known_version)
         finally:

@@ -18,7 +18,8 @@ from echo2swarm.weights.library import VersionLibrary, open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.traffic import Traffic
-from node.app import NodeConfig, _watch_signals, run_node
+from node.app import _watch_signals, run_node
+from node.config import NodeConfig
 from node.engine.options import SleepOptions
 from node.engine.process import engine_spec
 from protocols.activation import Directive, NodeState

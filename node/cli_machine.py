@@ -1,0 +1,134 @@
+"""Commands about this machine: what it could do, and running a node as a service."""
+
+from pathlib import Path
+
+import click
+
+from node.cli_control import state_dir_option
+
+
+@click.command()
+@click.argument("ticket", envvar="ECHO2_TICKET", required=False)
+@state_dir_option
+@click.option(
+    "--engine",
+    type=click.Choice(["transformers", "sleep", "vllm"]),
+    default="transformers",
+    show_default=True,
+    help="What would sample.",
+)
+@click.option(
+    "--engine-option",
+    "engine_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of the engine, as for join.",
+)
+@click.option("--disk-gb", type=click.FloatRange(min=0.001), help="The quota, as for join.")
+@click.option("--quick", is_flag=True, help="Only what takes no time: no engine, no link.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def doctor(
+    *,
+    ticket: str | None,
+    state_dir: Path | None,
+    engine: str,
+    engine_options: tuple[str, ...],
+    disk_gb: float | None,
+    quick: bool,
+    as_json: bool,
+) -> int:
+    """Check this machine; with TICKET, whether it would be useful to that run.
+
+    Each line passes, warns or fails, and says what to do. Ends with 1 if something fails.
+    """
+    from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
+    from node.doctor.command import examine  # noqa: PLC0415
+    from node.settings import make_question  # noqa: PLC0415
+
+    configure_logging()
+    question = make_question(
+        ticket,
+        state_dir=state_dir,
+        engine=engine,
+        engine_options=engine_options,
+        disk_gb=disk_gb,
+        is_quick=quick,
+    )
+    return 0 if examine(question, as_json=as_json) else 1
+
+
+@click.group()
+def service() -> None:
+    """Run a node as a systemd service of this user (no root needed)."""
+
+
+_name_option = click.option(
+    "--service-name",
+    "name",
+    default="default",
+    help="For more than one on a machine.",
+)
+
+
+@service.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@_name_option
+@click.option("--print", "only_print", is_flag=True, help="Write nothing; show what would be.")
+@click.argument("ticket")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF JOIN]...")
+@click.pass_context
+def install(
+    context: click.Context, *, name: str, only_print: bool, ticket: str, options: tuple[str, ...]
+) -> None:
+    """Write the unit, and the ticket to a file that only you can read."""
+    from node import service_unit  # noqa: PLC0415
+    from node.settings import ticket_line  # noqa: PLC0415
+
+    line = ticket_line(ticket)
+    # What join would refuse, is refused here, and not in some log at the next boot.
+    root = context.find_root().command
+    join = root.get_command(context, "join") if isinstance(root, click.Group) else None
+    if join is not None:
+        join.make_context("join", [line, *options], parent=context.find_root())
+    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
+    unit = service_unit.unit_text(name, paths, command=service_unit.own_command(), options=options)
+    click.echo(f"# {paths.unit}\n{unit}")
+    click.echo(f"# {paths.environment} (mode 0600): the ticket")
+    if only_print:
+        return
+    service_unit.install(paths, unit=unit, ticket=line)
+    click.echo(
+        f"\nwritten. Start it, now and at each login:\n"
+        f"  systemctl --user enable --now {paths.unit_name}\n"
+        f"also while nobody is logged in:  loginctl enable-linger\n"
+        f"see its log:                     journalctl --user -u {paths.unit_name} -f"
+    )
+
+
+@service.command()
+@_name_option
+def uninstall(*, name: str) -> None:
+    """Stop the service, and remove its files."""
+    from node import service_unit  # noqa: PLC0415
+
+    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
+    removed = service_unit.uninstall(paths)
+    click.echo("\n".join(f"removed {path}" for path in removed) or "there was nothing to remove")
+
+
+@service.command()
+@_name_option
+def show(*, name: str) -> int:
+    """Show the unit as it is written. Ends with 1 if there is none."""
+    from node import service_unit  # noqa: PLC0415
+
+    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
+    if not paths.unit.exists():
+        click.echo(f"not installed: there is no {paths.unit}")
+        return 1
+    click.echo(f"# {paths.unit}\n{paths.unit.read_text()}")
+    mode = paths.environment.stat().st_mode & 0o777 if paths.environment.exists() else None
+    where = "missing" if mode is None else f"mode {mode:04o}"
+    click.echo(f"# {paths.environment} ({where}): the ticket")
+    return 0

@@ -1,0 +1,31 @@
+"""What the contributor decided, as one value."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from node.engine.process import EngineSpec
+from node.owner.settings import OwnerSettings
+from node.telling import StatusLine
+from protocols.ticket import Ticket
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """What the contributor decided."""
+
+    ticket: Ticket
+    state_dir: Path
+    name: str
+    listen: tuple[str, ...]
+    advertise: tuple[str, ...]
+    engine: EngineSpec
+    max_batch: int
+    usd_per_hour: float
+    owner: OwnerSettings = field(default_factory=OwnerSettings)
+    """When it works, and what it may use."""
+    registry: Path | None = None
+    """Where running nodes are noted, for ``status``; None notes nothing."""
+    is_hole_punching: bool = True
+    """Whether to connect to nodes behind routers with the learner's help."""
+    line: StatusLine | None = None
+    """Where to show what it is doing; None logs it now and then."""

@@ -1,0 +1,102 @@
+"""The owner's end of a node's control socket."""
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from echo2swarm.errors import SwarmError
+from node.control.frames import read_frame, write_frame
+from node.control.messages import (
+    MAX_REPLY_BYTES,
+    MAX_REQUEST_BYTES,
+    GetStatus,
+    NodeSnapshot,
+    Refused,
+    Reply,
+    Request,
+)
+from node.control.paths import address_of, socket_path
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
+
+ANSWER_S: Final = 5.0
+
+
+class NoNodeError(SwarmError):
+    """No node runs in that state directory."""
+
+
+class ControlClient:
+    """A connection to one node; made by :func:`open_control`."""
+
+    def __init__(self, stream: trio.SocketStream, state_dir: Path) -> None:
+        self._stream = stream
+        self._state_dir = state_dir
+
+    async def ask(self, request: Request) -> Reply:
+        """Return the node's answer.
+
+        Raises:
+            NoNodeError: it ended meanwhile.
+            SwarmError: it refused, and the message says why; or it does not answer.
+        """
+        try:
+            with trio.fail_after(ANSWER_S):
+                await write_frame(self._stream, encode(request, max_bytes=MAX_REQUEST_BYTES))
+                data = await read_frame(self._stream, max_bytes=MAX_REPLY_BYTES)
+        except trio.TooSlowError:
+            raise SwarmError(
+                f"the node in {self._state_dir} does not answer within {ANSWER_S:g} s; "
+                "its log may say why"
+            ) from None
+        except trio.BrokenResourceError:
+            data = None
+        if data is None:
+            raise NoNodeError(f"the node in {self._state_dir} has ended")
+        try:
+            reply: Reply = decode(data, Reply, max_bytes=MAX_REPLY_BYTES)
+        except RemoteProtocolError as exc:
+            raise SwarmError(f"the node is of another version than this command: {exc}") from exc
+        if isinstance(reply, Refused):
+            raise SwarmError(reply.why)
+        return reply
+
+    async def status(self) -> NodeSnapshot:
+        """Return what the node is doing.
+
+        Raises:
+            SwarmError: see :meth:`ask`.
+        """
+        reply = await self.ask(GetStatus())
+        if not isinstance(reply, NodeSnapshot):
+            raise SwarmError(f"the node in {self._state_dir} answered something else")
+        return reply
+
+
+@asynccontextmanager
+async def open_control(state_dir: Path) -> AsyncIterator[ControlClient]:
+    """Connect to the node in ``state_dir``.
+
+    Raises:
+        NoNodeError: none runs there; a socket that one left behind when it was killed is none.
+    """
+    path = socket_path(state_dir)
+    connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with trio.fail_after(ANSWER_S), address_of(path) as address:
+            await connection.connect(address)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        connection.close()
+        raise NoNodeError(f"no node runs in {state_dir}") from None
+    except PermissionError:
+        connection.close()
+        raise NoNodeError(f"{path} belongs to another user; only they can ask that node") from None
+    except BaseException:
+        connection.close()
+        raise
+    async with trio.SocketStream(connection) as stream:
+        yield ControlClient(stream, state_dir)

@@ -1,0 +1,102 @@
+"""Whether the node works now: what its owner said, the hours, and who else uses the GPU. Pure."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from math import inf
+from typing import Final
+
+from node.owner.gpu import GpuUse
+from node.owner.hours import Hours, format_hours, is_within
+
+GPU_QUIET_S: Final = 60.0
+"""For so long nobody else may have used the GPU before the node does again."""
+BUSY_BYTES: Final = 1024**3
+"""Of GPU memory, held by others: a desktop has less, a game or a training run more."""
+BUSY_SHARE: Final = 0.2
+"""Of the GPU's time, used by others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """A pause that the owner has asked for."""
+
+    why: str = ""
+    until_s: float = inf
+    """On the clock that never jumps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a decision is made of."""
+
+    now_s: float
+    """On the clock that never jumps."""
+    local: datetime
+    """What the owner's clock shows."""
+    hours: Hours = ()
+    order: Order | None = None
+    gpu_busy: str = ""
+    """Who else uses the GPU; empty if nobody does, or nobody cares."""
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Take work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Take no work, and why."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Finish, and leave."""
+
+
+Decision = Run | Pause | Drain
+
+
+def decide(facts: Facts) -> Decision:
+    """Return what the node is to do; what the owner said last comes before what they set."""
+    if facts.is_leaving:
+        return Drain()
+    if facts.order is not None and facts.now_s < facts.order.until_s:
+        return Pause(f"paused by its owner: {facts.order.why}".removesuffix(": "))
+    if not is_within(facts.hours, facts.local):
+        return Pause(f"outside its hours, {format_hours(facts.hours)}")
+    if facts.gpu_busy:
+        return Pause(facts.gpu_busy)
+    return Run()
+
+
+class GpuWatch:
+    """Whether others use the GPU: at once when they begin, and for a while after they ended."""
+
+    def __init__(self) -> None:
+        self._why = ""
+        self._busy_at_s = -inf
+
+    def look(self, others: tuple[GpuUse, ...], now_s: float) -> str:
+        """Take in who else uses the GPU now; returns why that is too much, or nothing."""
+        if why := _too_much(others):
+            self._why, self._busy_at_s = why, now_s
+        elif now_s - self._busy_at_s >= GPU_QUIET_S:
+            self._why = ""
+        return self._why
+
+
+def _too_much(others: tuple[GpuUse, ...]) -> str:
+    held_bytes = sum(use.memory_bytes for use in others)
+    share = sum(use.time_share or 0.0 for use in others)
+    if held_bytes < BUSY_BYTES and share < BUSY_SHARE:
+        return ""
+    largest = max(others, key=lambda use: (use.time_share or 0.0, use.memory_bytes))
+    return (
+        f"{largest.name} uses the GPU ({held_bytes / 1e9:.1f} GB"
+        + (f", {share:.0%} of its time" if share else "")
+        + " held by others)"
+    )

@@ -1,0 +1,104 @@
+"""How the parts of a node act on each other: its life, its engine's events, its owner's orders."""
+
+from collections.abc import Callable
+
+import trio
+
+from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
+from echo2swarm.weights.library import VersionLibrary
+from echo2swarm.weights.sync import PolicySync
+from node.engine.base import EngineDied, EngineEvent, EngineReady
+from node.life import Life
+from node.membership import Membership
+from node.owner.settings import OwnerSettings
+from node.self_advert import SelfAdvert
+from node.snapshot import EngineNews
+from node.worker import Worker
+from protocols.lifecycle import EngineDied as EngineDiedEvent
+from protocols.lifecycle import OwnerPaused, OwnerResumed
+
+
+class Parts:
+    """What the node's life acts on; implements :class:`node.life.Performer`."""
+
+    def __init__(self, membership: Membership, worker: Worker) -> None:
+        self.announce = membership.announce
+        self.take_work = worker.take_work
+        self.stop_taking_work = worker.stop_taking_work
+        self.hand_back = worker.hand_back
+        self.pause = worker.pause
+        self.drain = worker.drain
+        self.engine_changed = worker.engine_changed
+
+
+class EngineEvents:
+    """Passes on what happens to the engine, which may be before the rest is there."""
+
+    def __init__(self, life: Life, advert: SelfAdvert, news: EngineNews) -> None:
+        self._life = life
+        self._advert = advert
+        self._news = news
+        self._parts: Parts | None = None
+
+    def attach(self, parts: Parts) -> None:
+        """Tell ``parts`` too from now on; what they missed, they see for themselves."""
+        self._parts = parts
+
+    def take(self, event: EngineEvent) -> None:
+        """Take in one event."""
+        self._news.take(event)
+        match event:
+            case EngineReady(description):
+                self._advert.describe_engine(description)
+            case EngineDied(why):
+                self._life.happened(EngineDiedEvent(why))
+        if self._parts is not None:
+            self._parts.engine_changed()
+            self._parts.announce()
+
+
+class Obeys:
+    """What the owner's decisions act on; implements :class:`node.owner.keeper.Obedient`."""
+
+    def __init__(
+        self,
+        *,
+        life: Life,
+        worker: Worker,
+        sync: PolicySync,
+        library: VersionLibrary,
+        upload: UploadBudget,
+        download: DownloadBudget,
+        stop: Callable[[], None],
+    ) -> None:
+        self._life = life
+        self._worker = worker
+        self._sync = sync
+        self._library = library
+        self._upload = upload
+        self._download = download
+        self._stop = stop
+
+    def pause(self, *, relays: bool) -> None:
+        """Take no work; pass on weights, and fetch them, only if it ``relays``."""
+        self._life.happened(OwnerPaused())
+        self._worker.rest(is_wanted=True)
+        self._sync.rest(is_wanted=not relays)
+
+    def resume(self) -> None:
+        """Take work again."""
+        self._sync.rest(is_wanted=False)
+        self._worker.rest(is_wanted=False)
+        self._life.happened(OwnerResumed())
+
+    def drain(self) -> None:
+        """Finish, and leave."""
+        self._worker.rest(is_wanted=False)
+        self._stop()
+
+    def limit(self, settings: OwnerSettings) -> None:
+        """Keep to these limits from now on."""
+        if settings.upload_bytes_per_s != self._upload.max_bytes_per_s:
+            self._upload.allow(settings.upload_bytes_per_s)
+        self._download.allow(settings.download_bytes_per_s, trio.current_time())
+        self._library.quota_bytes = settings.disk_bytes
