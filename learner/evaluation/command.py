@@ -91,7 +91,7 @@ def _run(options: EvalOptions) -> Run:
 
 def _model(name: str, run: Run, *, step: int | None) -> _Model:
     if name == BASE:
-        return _Model(f"base ({run.config.model.path})", None, None)
+        return _Model(f"base ({Path(run.config.model.path).name})", None, None)
     path = Path(name)
     if is_model_folder(path):
         return _Model(path.name, None, path.absolute())

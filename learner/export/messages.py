@@ -22,7 +22,10 @@ class Exported(Message, frozen=True):
     """The folder is complete, and loads."""
 
     num_parameters: int
+    """Size of the model."""
     num_tensors: int
     """Compared with the checkpoint, bit for bit."""
     size_bytes: int
+    """Of all files."""
     files: tuple[str, ...]
+    """Their names."""

@@ -50,6 +50,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "learner.training.messages",
         "learner.training.rank_messages",
         "learner.scoring.messages",
+        "learner.export.messages",
     ),
 }
 """By page: the modules whose messages it specifies."""

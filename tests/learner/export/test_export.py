@@ -14,7 +14,7 @@ from echo2swarm.errors import StoreError, UsageError
 from learner.cli import learner
 from learner.export.messages import Export
 from learner.run_dir import RunDir
-from learner.training.export_worker import export
+from learner.training.exporting import export
 from learner.training.trainer import Trainer
 from learner.training.weights import model_tensors
 from tests.learner.export.run_folder import make_run
@@ -86,7 +86,7 @@ def test_what_does_not_load_as_it_was_saved_is_no_export(
         card="",
     )
     # The model as it was before training.
-    monkeypatch.setattr("learner.training.export_worker._fill", lambda *_: None)
+    monkeypatch.setattr("learner.training.exporting._fill", lambda *_: None)
 
     with pytest.raises(StoreError, match=r"loads with another \S+ than the checkpoint has"):
         export(call, lambda *_: None)
