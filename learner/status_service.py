@@ -21,6 +21,7 @@ from learner.nodes.market import speeds_of
 from learner.nodes.node_table import NodeTable
 from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
+from learner.watchdog import Watchdog
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
@@ -55,8 +56,11 @@ class StatusService:
         traffic: Traffic,
         links: Links,
         activator: Activator,
+        watchdog: Watchdog,
     ) -> None:
         self._activator = activator
+        self._watchdog = watchdog
+        self._has_failed_to_write = False
         self._links = links
         self._run_id = run_id
         self._dispatcher = dispatcher
@@ -146,6 +150,8 @@ class StatusService:
 
     def _advice(self, now_s: float) -> str:
         """Return what the owner could do; thought over now and then, and when much changes."""
+        if self._watchdog.report:
+            return f"nothing moves: {self._watchdog.report}"
         facts = (self._progress.is_finished, len(self._nodes.present))
         if self._advised is None or self._advised[:2] != facts or now_s >= self._advise_at_s:
             situation = situation_of(self._progress, self._nodes, self._activator, now_s)
@@ -166,12 +172,16 @@ class StatusService:
             await trio.sleep(WRITE_EVERY_S)
 
     async def write_file(self, path: Path) -> None:
-        """Write the status into ``path`` once; a full disk costs only the file."""
+        """Write the status into ``path``; a full disk costs only the file, and is told once."""
         data = msgspec.json.format(msgspec.json.encode(self.status()), indent=2)
         try:
             await trio.to_thread.run_sync(partial(write_atomically, path, data, is_durable=False))
         except OSError as exc:
-            log.warning("status.not_written", file=str(path), error=exc.strerror)
+            if not self._has_failed_to_write:
+                log.warning("status.not_written", file=str(path), error=exc.strerror)
+            self._has_failed_to_write = True
+        else:
+            self._has_failed_to_write = False
 
 
 async def watch_loop_delay(progress: Progress) -> None:

@@ -74,6 +74,15 @@ class LocalSwarm:
         Raises:
             SwarmError: it ended, or has written no ticket in time.
         """
+        await self.launch_learner(config, arguments=arguments)
+        return await self.wait_for(
+            self._read_ticket, timeout_s=timeout_s, what="the learner's ticket"
+        )
+
+    async def launch_learner(
+        self, config: LearnerConfig, *, arguments: Sequence[str] = ()
+    ) -> SwarmProcess:
+        """Start ``echo2-learner serve``, and do not wait for it."""
         write_config(config, self.config_path)
         self.ticket_path.unlink(missing_ok=True)
         self._learner = await self._start(
@@ -81,9 +90,7 @@ class LocalSwarm:
             ("serve", str(self.config_path), "--run-dir", str(self.run_dir), *arguments),
             name="learner",
         )
-        return await self.wait_for(
-            self._read_ticket, timeout_s=timeout_s, what="the learner's ticket"
-        )
+        return self._learner
 
     async def start_node(
         self,

@@ -3,7 +3,7 @@
 An SQLite database in WAL mode: a process killed at any instant leaves it whole, with all
 that a method returned from. So does a loss of power, but for the last moments' leases and
 verdicts; updates, and all that they were made of, are synced before they are published
-(``docs/adr/0011-what-the-ledger-syncs.md``). There is one writer at a time, in a worker
+(``docs/adr/0013-what-the-ledger-syncs.md``). There is one writer at a time, in a worker
 thread; a full disk makes callers wait, with a message. The run's figures (staleness above
 all) are read from here, not from counters.
 """

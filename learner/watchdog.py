@@ -1,0 +1,195 @@
+"""Says who waits for what when a run stands still.
+
+The core is pure: facts in, a sentence or nothing out. The first report comes when nothing has
+moved for ``run.stall_s``; if it stays so, the next ones come at twice the distance each time.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.rates import Phase
+from learner.nodes.node_table import NodeTable
+from learner.progress import Progress
+from protocols.activation import Directive
+
+LOOK_S: Final = 1.0
+MAX_NAMED: Final = 5
+_MAX_FACTOR: Final = 64
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """One node that is there."""
+
+    name: str
+    is_wanted: bool
+    """Whether it was told to work."""
+    why: str
+    """What it was told of that."""
+    applied_version: int | None
+    num_in_flight: int
+    """Rollouts that it has leases for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a stalled run is told from."""
+
+    phase: Phase
+    step: int
+    newest_version: int | None
+    """Published."""
+    num_accepted: int
+    """Rollouts, ever."""
+    num_ready: int
+    """Groups that are complete."""
+    num_groups_wanted: int
+    """Per update."""
+    num_open: int
+    """Groups that lack results."""
+    nodes: tuple[NodeFacts, ...] = ()
+    refusals: tuple[tuple[str, int], ...] = ()
+    """Rollouts refused so far, by reason."""
+
+    @property
+    def progress(self) -> tuple[object, ...]:
+        """What changes when anything moves."""
+        return (self.phase, self.step, self.newest_version, self.num_accepted)
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Notices that nothing moves.
+
+    Args:
+        stall_s: how long before it says so.
+    """
+
+    stall_s: float
+    _last: Facts | None = None
+    _moved_at_s: float = 0.0
+    _factor: int = 1
+    _refusals: Counter[str] = field(default_factory=Counter)
+    """As they were when something moved last."""
+    report: str = ""
+    """What stands still now; empty while something moves."""
+
+    def look(self, facts: Facts, now_s: float) -> str | None:
+        """Return a report if one is due."""
+        if self._last is None or facts.progress != self._last.progress:
+            self._moved_at_s, self._factor, self.report = now_s, 1, ""
+            self._refusals = Counter(dict(facts.refusals))
+        self._last = facts
+        stalled_s = now_s - self._moved_at_s
+        if facts.phase is Phase.FINISHED or stalled_s < self.stall_s * self._factor:
+            return None
+        self._factor = min(2 * self._factor, _MAX_FACTOR)
+        self.report = explain(facts, Counter(dict(facts.refusals)) - self._refusals)
+        return self.report
+
+
+def explain(facts: Facts, refused_since: Counter[str]) -> str:
+    """Return in a sentence who waits for what."""
+    match facts.phase:
+        case Phase.TRAINING:
+            return (
+                f"the trainer is at update {facts.step + 1}: see logs/trainer.log, and whether "
+                "its device works"
+            )
+        case Phase.PUBLISHING:
+            return (
+                "the learner waits until the weights of the update before are written and "
+                "published: see whether the disk is slow or full"
+            )
+        case Phase.CHECKPOINTING:
+            return (
+                "the learner waits until a checkpoint is written: see whether the disk is slow "
+                "or full"
+            )
+        case Phase.STARTING:
+            return (
+                "the learner is starting: loading the model, or making the updates since the "
+                "last checkpoint again"
+            )
+        case _:
+            return _explain_waiting(facts, refused_since)
+
+
+def _explain_waiting(facts: Facts, refused_since: Counter[str]) -> str:
+    wanted = (
+        f"update {facts.step + 1} waits for rollouts: {facts.num_ready} of "
+        f"{facts.num_groups_wanted} groups are complete, {facts.num_open} open"
+    )
+    active = [node for node in facts.nodes if node.is_wanted]
+    if not facts.nodes:
+        return f"{wanted}; no node is connected: give out the ticket, see that nodes can reach us"
+    if not active:
+        whys = "; ".join(dict.fromkeys(node.why for node in facts.nodes if node.why))
+        return f"{wanted}; {_count(len(facts.nodes))} connected, none is to work ({whys})"
+    if refused_since:
+        reasons = ", ".join(f"{num} {reason}" for reason, num in refused_since.most_common(3))
+        return f"{wanted}; since then rollouts came and all were refused ({reasons})"
+    if working := [node for node in active if node.num_in_flight]:
+        return f"{wanted}; these have leases and hand nothing in: {_named(working)}"
+    newest = facts.newest_version or 0
+    if behind := [n for n in active if n.applied_version is None or n.applied_version < newest]:
+        return f"{wanted}; these have not got version {newest} yet: {_named(behind)}"
+    return f"{wanted}; these could work and have no lease: {_named(active)}"
+
+
+def _named(nodes: list[NodeFacts]) -> str:
+    names = [
+        f"{n.name} ({n.num_in_flight} rollouts, at version "
+        f"{'none' if n.applied_version is None else n.applied_version})"
+        for n in nodes[:MAX_NAMED]
+    ]
+    more = len(nodes) - MAX_NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(num: int) -> str:
+    return "one node is" if num == 1 else f"{num} nodes are"
+
+
+def facts_of(dispatcher: Dispatcher, nodes: NodeTable, progress: Progress) -> Facts:
+    """Collect the facts."""
+    refusals: Counter[str] = Counter()
+    for node in nodes:
+        refusals.update({reason.value: count for reason, count in node.refusals.items()})
+    return Facts(
+        phase=progress.timeline.phase,
+        step=progress.step,
+        newest_version=dispatcher.newest_version,
+        num_accepted=sum(node.num_accepted for node in nodes),
+        num_ready=len(dispatcher.ready),
+        num_groups_wanted=progress.rollouts.prompts_per_step,
+        num_open=len(dispatcher.open_groups),
+        nodes=tuple(
+            NodeFacts(
+                name=node.advert.name,
+                is_wanted=node.directive is Directive.ACTIVE,
+                why=node.full_why,
+                applied_version=node.applied_version,
+                num_in_flight=dispatcher.leases.num_unsettled_of(node.peer),
+            )
+            for node in nodes.present
+        ),
+        refusals=tuple(sorted(refusals.items())),
+    )
+
+
+async def watch(watchdog: Watchdog, facts: Callable[[], Facts]) -> None:
+    """Look each second, and log what stands still."""
+    while True:
+        report = watchdog.look(facts(), trio.current_time())
+        if report is not None:
+            log.warning("run.stalled", why=report)
+        await trio.sleep(LOOK_S)
