@@ -187,6 +187,56 @@ def evaluate(
     )
 
 
+@learner.command()
+@click.argument("source", metavar="RUN_DIR", type=_FOLDER)
+@click.option("--run-dir", type=_FOLDER, required=True, help="Of the new run; must not exist yet.")
+@click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the newest]")
+@click.option("--name", help="Name of the new run, instead of the old one's.")
+@click.option(
+    "--set",
+    "overrides",
+    metavar="TABLE.KEY=VALUE",
+    multiple=True,
+    help="Set one key of the new run's configuration; may be given again.",
+)
+@click.option("--fresh-optimizer", is_flag=True, help="Take the weights only, no optimizer.")
+@click.option("--json", "as_json", is_flag=True, help="Say what was made as JSON.")
+def fork(
+    *,
+    source: Path,
+    run_dir: Path,
+    step: int | None,
+    name: str | None,
+    overrides: tuple[str, ...],
+    fresh_optimizer: bool,
+    as_json: bool,
+) -> None:
+    """Make a new run that begins with a checkpoint of the one in RUN_DIR."""
+    from learner.checkpoints_command import tell_fork  # noqa: PLC0415
+    from learner.forking import ForkOptions  # noqa: PLC0415
+    from learner.forking import fork as make  # noqa: PLC0415
+
+    options = ForkOptions(
+        source=source,
+        step=step,
+        run_dir=run_dir,
+        name=name,
+        overrides=overrides,
+        fresh_optimizer=fresh_optimizer,
+    )
+    tell_fork(make(options), as_json=as_json)
+
+
+@learner.command()
+@click.argument("run_dir", type=_FOLDER)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def checkpoints(*, run_dir: Path, as_json: bool) -> None:
+    """List the checkpoints of the run in RUN_DIR, read to their last byte."""
+    from learner.checkpoints_command import list_checkpoints  # noqa: PLC0415
+
+    list_checkpoints(run_dir, as_json=as_json)
+
+
 def main() -> None:
     """Run the command line; ends the process."""
     run_cli(learner, program="echo2-learner")

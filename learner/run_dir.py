@@ -81,6 +81,16 @@ class RunDir:
         """The step of the weights that the run began with."""
         return self.forked_from.step if self.forked_from else 0
 
+    def begins_with_fresh_optimizer(self, checkpoint: Checkpoint | None) -> bool:
+        """Whether only the weights of this checkpoint, which is to be gone on from, are taken."""
+        origin = self.forked_from
+        return bool(
+            origin
+            and origin.has_fresh_optimizer
+            and checkpoint is not None
+            and checkpoint.step == origin.step
+        )
+
     def newest_checkpoint(self) -> Checkpoint | None:
         """Return the newest completed checkpoint of this run."""
         return max(self.checkpoints.all(), key=lambda c: c.step, default=None)

@@ -15,7 +15,7 @@ from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW
 from echo2swarm.errors import StoreError
 from echo2swarm.freshness import Freshness, judge
-from learner.ledger.meta import FORGOTTEN_BEFORE, get_meta, read_beginning
+from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 
@@ -186,6 +186,32 @@ def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[Batch, ...]:
         if not groups:
             return tuple(updates)
         updates.append(Batch(step=batch_step, groups=in_order(groups)))
+
+
+def beginning_at(db: sqlite3.Connection, step: int) -> Beginning:
+    """Return where another run begins that goes on from the checkpoint of ``step`` of this one.
+
+    It goes on with the prompts that no update before ``step`` was made of; those that this run
+    dropped are dropped for it, too.
+    """
+    own = read_beginning(db)
+    (newest,) = db.execute(
+        "SELECT MAX(group_id) FROM groups WHERE trained_step < ?", (step,)
+    ).fetchone()
+    first_prompt = max(own.first_prompt, 0 if newest is None else newest + 1)
+    first = max(own.first_prompt, first_prompt - 1 - MAX_SKIPPED_BEHIND)
+    done = {
+        group_id
+        for (group_id,) in db.execute(
+            "SELECT group_id FROM groups WHERE trained_step < ? OR drop_reason IS NOT NULL", (step,)
+        )
+    }
+    candidates = [*own.skipped_prompts, *range(first, first_prompt)]
+    return Beginning(
+        step=step,
+        first_prompt=first_prompt,
+        skipped_prompts=tuple(index for index in candidates if index not in done),
+    )
 
 
 def _data_position(db: sqlite3.Connection) -> tuple[int, tuple[int, ...]]:

@@ -46,6 +46,8 @@ class Start(Message, frozen=True, tag="start"):
     checkpoint_dir: str | None = None
     max_new_tokens: int = 256
     """``rollouts.max_new_tokens``: the constant of the length normalisation of that name."""
+    fresh_optimizer: bool = False
+    """Take only the weights from the checkpoint, and its step."""
 
 
 class Started(Message, frozen=True):

@@ -55,6 +55,8 @@ class Trainer:
             saved = Path(start.checkpoint_dir)
             with self._ranks.together():
                 self.step = load_checkpoint(saved, self._model, self._optimizer, self._ranks)
+        if start.fresh_optimizer:
+            self._optimizer.state.clear()
 
     def started(self) -> Started:
         """Describe the trainer."""

@@ -18,9 +18,9 @@ from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 pytestmark = pytest.mark.usefixtures("inline_threads")
 
 
-def saving(*, every_steps: int = 1, num_steps: int = 6, **changes: int) -> LearnerConfig:
+def saving(*, every_steps: int = 1, num_steps: int = 6) -> LearnerConfig:
     return msgspec.structs.replace(
-        config(num_steps=num_steps), checkpoint=CheckpointTable(every_steps=every_steps, **changes)
+        config(num_steps=num_steps), checkpoint=CheckpointTable(every_steps=every_steps)
     )
 
 

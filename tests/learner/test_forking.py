@@ -1,0 +1,154 @@
+"""A new run from a checkpoint of another: its own in all but weights, step and data position."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from click.testing import CliRunner
+
+from echo2swarm.cli_errors import Rim
+from echo2swarm.disk import write_atomically
+from echo2swarm.errors import ConfigError, StoreError, UsageError
+from learner.checkpoint_store import fault_of
+from learner.cli import learner
+from learner.config import LearnerConfig
+from learner.config.file import load, resolved
+from learner.forking import ForkOptions, fork
+from learner.ledger.ledger import open_ledger
+from learner.ledger.resume import LeftOver, Reach
+from learner.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
+from tests.learner.test_checkpoint_store import flip_a_bit, save
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> RunDir:
+    """Return a run of 100 steps with checkpoints of steps 10 and 20, and a ledger."""
+    run_dir = make_run_dir(tmp_path / "old", name="old")
+    write_atomically(run_dir.config, resolved(LearnerConfig()).encode())
+    for step in (10, 20):
+        save(run_dir.checkpoints, step)
+
+    async def begin() -> None:
+        async with open_ledger(run_dir.ledger, run_id=run_dir.run_id, max_staleness=2):
+            pass
+
+    trio.run(begin)
+    return run_dir
+
+
+def used(run_dir: RunDir, groups: Iterator[tuple[int, int | None, str | None]]) -> None:
+    """Record prompts by the update that they were trained in, or why they were dropped."""
+    with closing(sqlite3.connect(run_dir.ledger)) as db, db:
+        db.executemany(
+            "INSERT INTO groups (group_id, prompt_tokens, opened_unix_s, trained_step, "
+            "drop_reason) VALUES (?, x'00', 0, ?, ?)",
+            groups,
+        )
+
+
+def options(source: RunDir, tmp_path: Path, **changes: object) -> ForkOptions:
+    chosen = ForkOptions(
+        source=source.folder,
+        step=None,
+        run_dir=tmp_path / "new",
+        name=None,
+        overrides=(),
+        fresh_optimizer=False,
+    )
+    fields = {name: getattr(chosen, name) for name in ForkOptions.__slots__}
+    return ForkOptions(**{**fields, **changes})
+
+
+def test_a_fork_is_another_run_with_the_checkpoint_and_says_where_it_came_from(
+    source: RunDir, tmp_path: Path
+) -> None:
+    made = fork(options(source, tmp_path, overrides=("trainer.learning_rate=1e-5",))).run_dir
+    found = open_run_dir(tmp_path / "new", name="", resume=True)
+
+    assert found.run_id == made.run_id != source.run_id
+    assert found.forked_from is not None
+    assert (found.forked_from.run_id, found.first_step) == (source.run_id, 20)
+    (checkpoint,) = found.checkpoints.all()
+    assert (checkpoint.step, fault_of(checkpoint)) == (20, None)
+    assert load(found.config, environment={}).trainer.learning_rate == 1e-5
+    assert not found.identity.exists(), "it makes an identity of its own"
+
+
+def test_any_checkpoint_may_be_chosen(source: RunDir, tmp_path: Path) -> None:
+    assert fork(options(source, tmp_path, step=10)).origin.step == 10
+    with pytest.raises(UsageError, match="no checkpoint of step 15; there are: 10, 20"):
+        fork(options(source, tmp_path, step=15, run_dir=tmp_path / "other"))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_one_asked_for_refused(
+    source: RunDir, tmp_path: Path
+) -> None:
+    flip_a_bit(source.checkpoints.all()[1].trainer / "model.safetensors")
+
+    forked = fork(options(source, tmp_path))
+
+    assert forked.origin.step == 10
+    assert [step for step, _ in forked.passed_over] == [20]
+    with pytest.raises(StoreError, match="its hash differs"):
+        fork(options(source, tmp_path, step=20, run_dir=tmp_path / "other"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_it_goes_on_with_the_prompts_that_no_update_before_was_made_of(
+    source: RunDir, tmp_path: Path
+) -> None:
+    used(
+        source,
+        iter([(0, 8, None), (1, 12, None), (2, None, "stale"), (3, 9, None), (4, 11, None)]),
+    )
+    made = fork(options(source, tmp_path, step=10)).run_dir
+
+    async def resume() -> tuple[Reach, LeftOver]:
+        async with open_ledger(made.ledger, run_id=made.run_id, max_staleness=2) as ledger:
+            reach = await ledger.reach()
+            return reach, await ledger.resume(10, max_staleness=2, now_unix_s=0.0)
+
+    reach, left = trio.run(resume)
+
+    assert (reach.first_step, reach.step) == (10, 10)
+    assert left.next_group == 4
+    assert left.skipped == (1,)
+
+
+def test_a_run_that_would_be_over_at_once_is_refused(source: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.num_steps: expected more than the 20 updates"):
+        fork(options(source, tmp_path, overrides=("run.num_steps=20",)))
+
+
+def test_only_the_first_checkpoint_is_taken_without_the_optimizer(
+    source: RunDir, tmp_path: Path
+) -> None:
+    made = fork(options(source, tmp_path, fresh_optimizer=True)).run_dir
+    (first,) = made.checkpoints.all()
+    later = save(made.checkpoints, 30)
+
+    found = read_run_dir(made.folder)
+    assert found.begins_with_fresh_optimizer(first)
+    assert not found.begins_with_fresh_optimizer(later)
+    assert not source.begins_with_fresh_optimizer(first)
+
+
+def test_checkpoints_are_listed_with_what_is_wrong_with_them(
+    source: RunDir, tmp_path: Path
+) -> None:
+    flip_a_bit(source.checkpoints.all()[0].trainer / "model.safetensors")
+    arguments = ["checkpoints", str(source.folder)]
+
+    text = CliRunner().invoke(learner, arguments, obj=Rim()).output.splitlines()
+    data = CliRunner().invoke(learner, [*arguments, "--json"], obj=Rim()).output
+
+    assert "DAMAGED: trainer/model.safetensors is not what was saved" in text[0]
+    assert text[1].startswith("step       20")
+    assert text[1].endswith("whole")
+    listed = msgspec.json.decode(data)["checkpoints"]
+    assert [item["step"] for item in listed] == [10, 20]
+    assert [item["fault"] is None for item in listed] == [False, True]
