@@ -27,6 +27,7 @@ from learner.training.messages import (
 )
 from learner.training.sharding import local, rows
 from learner.training.trainer import Trainer
+from learner.training.weights import model_tensors
 from learner.training.worker import open_trainer
 from tests.echo2swarm.full_disk import full_disk
 from tests.learner.training.model_inputs import group, random_groups, rollout, start
@@ -35,7 +36,10 @@ pytestmark = [pytest.mark.model, pytest.mark.processes, pytest.mark.timeout(180)
 LIMIT_S = 120.0
 OPTIONS: dict[str, Any] = {
     "warmup_steps": 0,
-    "publish_dtype": "float32",
+    # Weights are rounded, put back and changed several times an update, and what was gathered of
+    # them before must not be used after.
+    "publish_dtype": "bfloat16",
+    "minibatches": 2,
     "kl_coefficient": 0.1,
     "micro_batch_tokens": 24,
     "threads": 1,
@@ -105,9 +109,11 @@ def test_two_processes_train_as_one_does(gang: GangTrainer, tmp_path: Path) -> N
             if name.endswith(("_s", "_bytes", "_computed", "_longest")):
                 continue
             assert found.metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
-    assert (
-        largest_difference(written(one, tmp_path / "one"), written(gang, tmp_path / "two")) < 1e-5
-    )
+    gang.copy_state()(tmp_path / "saved")
+    two = alone(tmp_path / "saved")
+    assert largest_difference(model_tensors(one._model), model_tensors(two._model)) < 1e-5
+    # The running mean of gradients.
+    assert largest_difference(values(one, "exp_avg"), values(two, "exp_avg")) < 1e-5
 
 
 def test_what_one_process_refuses_all_refuse_and_go_on(gang: GangTrainer, tmp_path: Path) -> None:
@@ -147,7 +153,7 @@ def test_one_process_goes_on_from_the_checkpoint_of_two(gang: GangTrainer, tmp_p
             resumed = values(one, key)[name]
             assert stop_row - start_row < len(resumed), "every parameter has rows on both ranks"
             assert torch.equal(local(here[key]), resumed[start_row:stop_row]), name
-        assert float(here["step"]) == float(values(one, "step")[name]) == gang.step
+        assert float(here["step"]) == float(values(one, "step")[name]) > 0
 
 
 def test_a_checkpoint_is_written_while_training_goes_on(gang: GangTrainer, tmp_path: Path) -> None:
