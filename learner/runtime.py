@@ -48,6 +48,7 @@ from learner.nodes.node_table import NodeTable
 from learner.nodes.probes import ProbeService
 from learner.ports import Publisher, Scorer, Trainer
 from learner.progress import Progress
+from learner.pulse import beat
 from learner.status_service import StatusService, watch_loop_delay
 from learner.watchdog import Watchdog, facts_of, watch
 from protocols import activation, leases, rollouts, status
@@ -203,6 +204,7 @@ class Learner:
         nursery.start_soon(parts.checkpoints.run)
         nursery.start_soon(self.status.keep_file, parts.status_file)
         nursery.start_soon(watch_loop_delay, self.progress)
+        nursery.start_soon(beat, self.status.status, self.progress.typical_step_s)
         nursery.start_soon(
             watch, self.watchdog, partial(facts_of, self.dispatcher, self.nodes, self.progress)
         )

@@ -31,8 +31,6 @@ class RunTable(Table, frozen=True):
     """Prompts, sampling seeds and the optimizer follow from it."""
     stall_s: Positive = 300.0
     """When nothing has moved for so long, the log says who waits for what."""
-    tracker: Literal["none", "tensorboard", "trackio"] = "none"
-    """Where the figures of metrics.jsonl are shown as well; needs the extra of that name."""
 
 
 class ModelTable(Table, frozen=True):
