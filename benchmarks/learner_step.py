@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,7 +31,8 @@ from echo2swarm.cli_errors import run_cli
 from echo2swarm.errors import SwarmError
 from learner.demo.settings import TINY_MODEL_DIR
 from learner.training.messages import Start, TrainGroup, TrainRollout
-from learner.training.worker import open_trainer, set_threads
+from learner.training.process import set_threads
+from learner.training.worker import open_trainer
 from protocols.packed import pack_floats, pack_tokens, unpack_tokens
 
 if TYPE_CHECKING:
@@ -153,19 +155,14 @@ class Trls:
         import torch  # noqa: PLC0415 - after the threads are set
 
         torch.set_num_threads(1)
-        from datasets import Dataset  # noqa: PLC0415 - slow, and only for this side
-        from transformers import AutoTokenizer  # noqa: PLC0415
-        from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
+        # Slow, only for this side, and hardly typed.
+        datasets: Any = import_module("datasets")
+        transformers: Any = import_module("transformers")
+        trl: Any = import_module("trl")
 
         from learner.training.policy import load_model  # noqa: PLC0415
 
-        class Prepared(GRPOTrainer):  # type: ignore[misc] # it is untyped
-            """Takes batches that are scored already."""
-
-            def _prepare_inputs(self, generation_batch: dict[str, Any]) -> dict[str, Any]:
-                return generation_batch
-
-        args = GRPOConfig(
+        args = trl.GRPOConfig(
             output_dir=str(scratch),
             use_cpu=True,
             bf16=False,
@@ -180,13 +177,15 @@ class Trls:
             activation_checkpointing=False,
         )
         self._torch = torch
-        self._trainer: Any = Prepared(
+        self._trainer = trl.GRPOTrainer(
             model=load_model(folder, device=torch.device("cpu")),
             args=args,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            train_dataset=Dataset.from_list([{"prompt": "1"}] * 8),
-            processing_class=AutoTokenizer.from_pretrained(folder),
+            train_dataset=datasets.Dataset.from_list([{"prompt": "1"}] * 8),
+            processing_class=transformers.AutoTokenizer.from_pretrained(folder),
         )
+        # Batches are scored already.
+        self._trainer._prepare_inputs = lambda generation_batch: generation_batch
         self._trainer.create_optimizer()
         self._trainer.current_gradient_accumulation_steps = 1
         self._trainer.model.train()
