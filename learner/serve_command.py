@@ -19,6 +19,8 @@ from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
 from learner.run_dir import RunDir, hold, no_run_in, open_run_dir, read_run_dir
 
+_OPTION_OF: Final = {"run.name": "--name", "swarm.listen": "--listen"}
+"""Keys that have an option of their own."""
 RUNS: Final = Path("runs")
 
 log = structlog.get_logger()
@@ -87,7 +89,17 @@ def load_config(options: ServeOptions) -> LearnerConfig:
         path = folder / RunDir.CONFIG
         if not path.exists():
             raise no_run_in(folder)
-    return config_file.load(path, overrides)
+    try:
+        return config_file.load(path, overrides)
+    except ConfigError as exc:
+        # Whoever typed an option knows nothing of the key that it sets.
+        text = str(exc)
+        given = {"run.name": options.name is not None, "swarm.listen": bool(options.listen)}
+        for key, option in _OPTION_OF.items():
+            if not given[key]:
+                continue
+            text = text.replace(f"--set {key}: {key}", option)
+        raise ConfigError(text) from exc
 
 
 def _changes(run_dir: RunDir, config: LearnerConfig) -> tuple[Change, ...]:

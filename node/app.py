@@ -48,7 +48,7 @@ from node.prober import Prober
 from node.reporting import report_of
 from node.self_advert import SelfAdvert
 from node.snapshot import EngineNews, NodeView, Viewed
-from node.start import engine_log, local_at, make_room, monitor_of
+from node.start import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
 from node.telling import Teller
 from node.worker import Worker
 from protocols.activation import HeartbeatReply
@@ -68,6 +68,7 @@ def join(config: NodeConfig) -> bool:
         KeyboardInterrupt: it was told twice to stop.
         SwarmError: something of this machine does not work; the message says what.
     """
+    check_machine(config)
     with hold_identity(config.state_dir / "identity.key") as identity:
         log.info("node.started", peer=identity.peer, name=config.name, run=config.ticket.run_id)
         with registered(config.registry, config.state_dir):
@@ -88,6 +89,8 @@ async def _join(config: NodeConfig, identity: Identity) -> bool:
             go_betweens=[config.ticket.learner_peer] if config.is_hole_punching else [],
         ) as network:
             log.info("network.open", addresses=network.addresses())
+            if config.is_ticket_expired:
+                await check_expiry(network, config.ticket, unix_now_s=time.time())
             is_finished = await run_node(config, identity, network, stop=stop)
         nursery.cancel_scope.cancel()
     return is_finished

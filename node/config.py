@@ -15,6 +15,7 @@ class NodeConfig:
 
     ticket: Ticket
     state_dir: Path
+    """Its own: identity, weights, control socket."""
     name: str
     listen: tuple[str, ...]
     advertise: tuple[str, ...]
@@ -27,5 +28,7 @@ class NodeConfig:
     """Where running nodes are noted, for ``status``; None notes nothing."""
     is_hole_punching: bool = True
     """Whether to connect to nodes behind routers with the learner's help."""
+    is_ticket_expired: bool = False
+    """By this machine's clock, which may be wrong: the learner's decides."""
     line: StatusLine | None = None
     """Where to show what it is doing; None logs it now and then."""

@@ -1,10 +1,12 @@
 """From what the contributor typed to a :class:`~node.app.NodeConfig`."""
 
+import re
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import platformdirs
 
@@ -19,7 +21,10 @@ from node.owner.settings import OwnerSettings
 from node.telling import StatusLine
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
+from protocols.reasons import Reason
 from protocols.ticket import Ticket
+
+_ADDRESS: Final = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(?:/p2p/\w+)?")
 
 
 def make_config(
@@ -42,10 +47,14 @@ def make_config(
         UsageError: the ticket or an option is no good.
         SwarmError: the engine is not installed.
     """
-    said = read_ticket(ticket)
+    said, is_expired = read_any_ticket(ticket)
+    for option, addresses in (("--listen", listen), ("--advertise", advertise)):
+        for address in addresses:
+            _check_address(option, address)
     options = parse_options(OPTIONS_OF.get(engine, Options), engine_options)
     return NodeConfig(
         ticket=said,
+        is_ticket_expired=is_expired,
         state_dir=(state_dir or default_state_dir()).expanduser().absolute(),
         name=name or socket.gethostname(),
         listen=tuple(listen),
@@ -97,6 +106,32 @@ def read_ticket(text: str) -> Ticket:
         return ticket_protocol.read(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:
         raise UsageError(str(exc)) from exc
+
+
+def read_any_ticket(text: str) -> tuple[Ticket, bool]:
+    """Return the ticket in ``text``, and whether it has expired by this machine's clock.
+
+    Whether it really has, the learner knows: a clock that is ahead is no reason to stay out.
+
+    Raises:
+        UsageError: it is no ticket, or cut short.
+    """
+    line = sys.stdin.readline() if text == "-" else text
+    try:
+        return ticket_protocol.read(line, now_unix_s=time.time()), False
+    except RemoteProtocolError as exc:
+        if exc.reason is not Reason.EXPIRED:
+            raise UsageError(str(exc)) from exc
+        return ticket_protocol.read(line, now_unix_s=0.0), True
+
+
+def _check_address(option: str, address: str) -> None:
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[1]) > 65_535:
+        raise UsageError(
+            f"{option} {address!r} is no address of the form /ip4/0.0.0.0/tcp/4151 "
+            "(or /ip6/..., /dns4/NAME/...)"
+        )
 
 
 def ticket_line(text: str) -> str:

@@ -185,6 +185,8 @@ class NodeView:
         )
         phase, words = phase_of(doing)
         held = v.sync.held
+        published, applied = v.sync.known_version, v.engine.applied_version
+        is_known = published is not None and applied is not None
         return NodeSnapshot(
             run_id=v.run_id,
             peer_id=v.network.peer,
@@ -202,6 +204,7 @@ class NodeView:
                 held=None if held is None else held.version,
                 applied=v.engine.applied_version,
                 learner_step=0 if reply is None else reply.learner_step,
+                num_behind=max(0, (published or 0) - (applied or 0)) if is_known else None,
             ),
             download=download,
             learner=self._learner(now_s),

@@ -7,16 +7,80 @@ from typing import Final
 
 import structlog
 
-from echo2swarm.errors import StoreError
+from echo2swarm.errors import NetworkError, StoreError, SwarmError, UsageError
+from echo2swarm.network.base import Network
+from echo2swarm.status_client import StatusClient
 from node.config import NodeConfig
+from node.doctor.findings import Verdict
+from node.doctor.machine import quick_findings
+from node.doctor.question import Question
 from node.owner.disk import clear_old_runs
 from node.owner.gpu import GpuMonitor, GpuUnreadableError
 from node.owner.nvml import open_monitor
+from protocols.errors import RemoteProtocolError
+from protocols.ticket import Ticket
 
+EXPIRY_S: Final = 20.0
+"""For the learner to say whether a ticket has expired."""
 MAX_LOG_BYTES: Final = 10_000_000
 """The engine's log starts anew when it is longer than this."""
 
 log = structlog.get_logger()
+
+
+def check_machine(config: NodeConfig) -> None:
+    """Look at this machine before anything is begun; takes well under a second.
+
+    Raises:
+        SwarmError: something would certainly fail; the message says what, and what to do.
+    """
+    question = Question(
+        ticket=config.ticket,
+        state_dir=config.state_dir,
+        engine_kind=config.engine.kind,
+        options=config.engine.options,
+        disk_bytes=config.owner.disk_bytes,
+        is_quick=True,
+    )
+    for finding in quick_findings(question):
+        match finding.verdict:
+            case Verdict.FAIL:
+                raise SwarmError(f"{finding.name}: {finding.text}; {finding.remedy}")
+            case Verdict.WARN:
+                log.warning(
+                    "machine.warning",
+                    about=finding.name,
+                    what=finding.text,
+                    remedy=finding.remedy,
+                )
+            case Verdict.PASS:
+                log.debug("machine.checked", about=finding.name, what=finding.text)
+
+
+async def check_expiry(network: Network, ticket: Ticket, *, unix_now_s: float) -> None:
+    """Ask the learner whether a ticket that has expired by our clock really has.
+
+    Raises:
+        UsageError: it has, or nobody is there to say.
+    """
+    ago_h = (unix_now_s - ticket.expires_unix_s) / 3600
+    text = f"ticket for run {ticket.run_id!r} expired {ago_h:.1f} h ago"
+    try:
+        status = await StatusClient(network, ticket).ask(timeout_s=EXPIRY_S)
+    except (NetworkError, RemoteProtocolError) as exc:
+        raise UsageError(
+            f"{text} (or this machine's clock is ahead, and the learner can't be asked: {exc}); "
+            "ask the run owner for a new one"
+        ) from exc
+    if status.at_unix_s >= ticket.expires_unix_s:
+        raise UsageError(
+            f"{text}, as the learner's clock says too; ask the run owner for a new one"
+        )
+    log.warning(
+        "clock.wrong",
+        ahead_s=round(unix_now_s - status.at_unix_s),
+        next="joining all the same; set the clock: timedatectl set-ntp true",
+    )
 
 
 def make_room(config: NodeConfig) -> None:

@@ -103,13 +103,8 @@ class Versions(Message, frozen=True):
     held: int | None
     applied: int | None
     learner_step: int
-
-    @property
-    def num_behind(self) -> int | None:
-        """By how many optimizer steps the engine's version is behind the newest."""
-        if self.published is None or self.applied is None:
-            return None
-        return max(0, self.published - self.applied)
+    num_behind: int | None
+    """By how many optimizer steps the engine's version is behind the newest."""
 
 
 class Learner(Message, frozen=True):

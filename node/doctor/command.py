@@ -93,17 +93,6 @@ async def findings_about(question: Question) -> AsyncIterator[Finding]:
         yield _about_future(facts, engine)
 
 
-def quick_findings(question: Question) -> list[Finding]:
-    """Return what can be told at once, without the network; what fails would certainly fail."""
-    return [
-        machine.examine_software(question.engine_kind),
-        machine.examine_state_dir(question.state_dir),
-        judge_disk(
-            machine.free_disk_bytes(question.state_dir), needed_bytes=None, quota_bytes=None
-        ),
-    ]
-
-
 def _about_run(facts: RunFacts, *, is_quick: bool) -> list[Finding]:
     status = facts.status
     found = [

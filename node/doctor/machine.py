@@ -11,12 +11,21 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
-from node.doctor.findings import Finding, Package, judge_gpu, judge_packages, judge_state_dir
+from node.doctor.findings import (
+    Finding,
+    Package,
+    judge_disk,
+    judge_gpu,
+    judge_packages,
+    judge_state_dir,
+)
+from node.doctor.question import Question
 from node.engine.options import Options
 from node.owner.gpu import GpuReading, GpuUnreadableError
 from node.owner.nvml import open_monitor
 
-_EXTRA_OF: Final = {"transformers": "transformers", "vllm": "vllm", "sleep": ""}
+_EXTRA_OF: Final = {"transformers": "transformers"}
+"""vLLM may be in an environment of its own, and says itself what it lacks."""
 
 
 def examine_software(engine_kind: str) -> Finding:
@@ -72,6 +81,15 @@ def examine_gpu(reading: GpuReading | None, why: str, *, model_bytes: int | None
         free_bytes=reading.total_bytes - reading.used_bytes,
         model_bytes=model_bytes,
     )
+
+
+def quick_findings(question: Question) -> list[Finding]:
+    """Return what can be told at once, without the network; what fails would certainly fail."""
+    return [
+        examine_software(question.engine_kind),
+        examine_state_dir(question.state_dir),
+        judge_disk(free_disk_bytes(question.state_dir), needed_bytes=None, quota_bytes=None),
+    ]
 
 
 def _package(

@@ -89,14 +89,16 @@ class GpuWatch:
         return self._why
 
 
+def _weight(use: GpuUse) -> float:
+    return use.memory_bytes / BUSY_BYTES + (use.time_share or 0.0) / BUSY_SHARE
+
+
 def _too_much(others: tuple[GpuUse, ...]) -> str:
     held_bytes = sum(use.memory_bytes for use in others)
     share = sum(use.time_share or 0.0 for use in others)
     if held_bytes < BUSY_BYTES and share < BUSY_SHARE:
         return ""
-    largest = max(others, key=lambda use: (use.time_share or 0.0, use.memory_bytes))
-    return (
-        f"{largest.name} uses the GPU ({held_bytes / 1e9:.1f} GB"
-        + (f", {share:.0%} of its time" if share else "")
-        + " held by others)"
+    largest = max(others, key=_weight)
+    return f"{largest.name} uses the GPU (others hold {held_bytes / 1e9:.1f} GB" + (
+        f" and {share:.0%} of its time)" if share else ")"
     )

@@ -1,0 +1,269 @@
+"""The control socket: nobody else's, never in the way, and dead sockets do no harm."""
+
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+from rich.console import Console
+
+from echo2swarm.errors import StoreError, SwarmError, UsageError
+from node.control.client import NoNodeError, open_control
+from node.control.commands import look
+from node.control.messages import (
+    MAX_REQUEST_BYTES,
+    Contribution,
+    Done,
+    Drain,
+    Engine,
+    GetStatus,
+    Learner,
+    Link,
+    NodeSnapshot,
+    Owner,
+    Pause,
+    Phase,
+    Reply,
+    Request,
+    Resume,
+    Set,
+    Versions,
+)
+from node.control.paths import make_private_folder, socket_path
+from node.control.registry import registered, registered_in
+from node.control.server import MAX_CLIENTS, serve_control
+from node.control.view import facts_of, node_view
+from protocols.activation import NodeState
+from protocols.framing import frame
+
+
+def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
+    return NodeSnapshot(
+        run_id="run-1",
+        peer_id="12D3KooWattic",
+        name=name,
+        state_dir=str(state_dir),
+        pid=7,
+        software="echo2swarm 1",
+        uptime_s=60.0,
+        phase=Phase.PAUSED,
+        doing="paused by its owner: gaming",
+        state=NodeState.PAUSED,
+        num_rollouts_in_hand=0,
+        versions=Versions(published=7, held=7, applied=5, learner_step=7, num_behind=2),
+        download=None,
+        learner=Learner(
+            peer_id="12D3KooWlearner",
+            is_connected=True,
+            is_answering=False,
+            silent_s=12.0,
+            error="no answer\x1b[31m",
+            directive="active",
+            why="",
+            warning="",
+        ),
+        contribution=Contribution(
+            num_accepted=40,
+            num_overtaken=1,
+            refused={"stale": 3},
+            num_trained=32,
+            num_tokens=4000,
+            active_s=3600.0,
+            usd_per_hour=0.5,
+            usd=0.5,
+        ),
+        link=Link(
+            up_bytes_per_s=1e6,
+            down_bytes_per_s=0.0,
+            sent_bytes=10,
+            received_bytes=20,
+            up_cap_bytes_per_s=None,
+            down_cap_bytes_per_s=1e6,
+            num_peers=3,
+        ),
+        engine=Engine(
+            kind="sleep",
+            device="none",
+            tokens_per_s=12.0,
+            num_tokens=5000,
+            num_sampling=0,
+            num_deaths=1,
+            last_death="killed",
+            pid=8,
+        ),
+        owner=Owner(
+            paused="paused by its owner: gaming",
+            until_unix_s=1.8e9,
+            settings={"hours": "22:00-07:00", "upload-mbit": "none"},
+            disk_used_bytes=10**9,
+            disk_quota_bytes=2 * 10**9,
+        ),
+    )
+
+
+class FakeNode:
+    def __init__(self, state_dir: Path, name: str = "attic") -> None:
+        self.state_dir = state_dir
+        self.name = name
+        self.asked: list[Request] = []
+
+    def answer(self, request: Request) -> Reply:
+        self.asked.append(request)
+        if isinstance(request, Set):
+            raise UsageError("no setting like that")
+        if isinstance(request, GetStatus):
+            return snapshot(self.name, self.state_dir)
+        return Done("done it")
+
+
+@asynccontextmanager
+async def serving(state_dir: Path, name: str = "attic") -> AsyncIterator[FakeNode]:
+    node = FakeNode(state_dir, name)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, state_dir, node.answer)
+            yield node
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_answers_and_does_what_it_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path) as node, open_control(tmp_path) as client:
+        seen = await client.status()
+        assert seen == snapshot("attic", tmp_path)
+        for request in (Pause(60.0, "gaming"), Resume(), Drain()):
+            assert await client.ask(request) == Done("done it")
+        assert node.asked == [GetStatus(), Pause(60.0, "gaming"), Resume(), Drain()]
+        with pytest.raises(SwarmError, match="no setting like that"):
+            await client.ask(Set({"x": "1"}))
+        assert await client.status() == seen
+
+
+async def test_only_the_owner_may_enter_even_if_the_state_folder_is_open(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o777)  # noqa: S103
+    os.mkdir(tmp_path / "control")
+    os.chmod(tmp_path / "control", 0o777)  # noqa: S103
+
+    async with serving(tmp_path):
+        path = socket_path(tmp_path)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert not path.exists()
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "control").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(StoreError, match="not a folder of this user"):
+        make_private_folder(tmp_path)
+
+
+async def test_a_socket_left_by_a_killed_node_does_no_harm(tmp_path: Path) -> None:
+    make_private_folder(tmp_path)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(socket_path(tmp_path)))
+    assert socket_path(tmp_path).exists()
+
+    with pytest.raises(NoNodeError, match="no node runs"):
+        async with open_control(tmp_path):
+            pass
+    async with serving(tmp_path), open_control(tmp_path) as client:
+        await client.status()
+
+
+async def test_no_node_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(NoNodeError, match="no node runs in"):
+        async with open_control(tmp_path / "none"):
+            pass
+
+
+async def test_a_state_folder_with_a_very_long_name_works(tmp_path: Path) -> None:
+    folder = tmp_path / ("a" * 120)
+    async with serving(folder), open_control(folder) as client:
+        assert (await client.status()).state_dir == str(folder)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff\xff\xff\xff",
+        (MAX_REQUEST_BYTES + 1).to_bytes(4, "big"),
+        frame(b"garbage"),
+        frame(msgspec.msgpack.encode({"type": "reboot"})),
+        frame(b"")[:2],
+    ],
+    ids=["huge", "too large", "garbage", "unknown", "cut off"],
+)
+async def test_garbage_does_not_reach_the_node_nor_stop_the_next_client(
+    tmp_path: Path, data: bytes
+) -> None:
+    async with serving(tmp_path) as node:
+        stream = await trio.open_unix_socket(socket_path(tmp_path))
+        await stream.send_all(data)
+        await stream.send_eof()
+        while await stream.receive_some(1024):
+            pass
+        await stream.aclose()
+        assert node.asked == []
+        async with open_control(tmp_path) as client:
+            await client.status()
+
+
+async def test_clients_that_say_nothing_keep_nobody_out_for_ever(tmp_path: Path) -> None:
+    async with serving(tmp_path):
+        silent = [await trio.open_unix_socket(socket_path(tmp_path)) for _ in range(MAX_CLIENTS)]
+        await trio.sleep(0.05)
+        with pytest.raises(NoNodeError):
+            async with open_control(tmp_path) as client:
+                await client.status()
+        await silent[0].aclose()
+        await trio.sleep(0.05)
+        async with open_control(tmp_path) as client:
+            await client.status()
+        for stream in silent:
+            await stream.aclose()
+
+
+async def test_all_nodes_of_the_machine_are_found_and_dead_ones_forgotten(tmp_path: Path) -> None:
+    registry, default = tmp_path / "nodes", tmp_path / "default"
+    one, two, dead = tmp_path / "one", tmp_path / "two", tmp_path / "dead"
+    with registered(registry, one), registered(registry, two):
+        entries = sorted(registry.iterdir())
+        (registry / "0000").write_bytes(os.fsencode(dead))
+        async with serving(one, "one"), serving(two, "two"):
+            nodes = await look(None, registry, default)
+            assert [node.name for node in nodes] == ["one", "two"]
+            assert [node.name for node in await look(two, registry, default)] == ["two"]
+    assert len(entries) == 2
+    assert await look(None, registry, default) == []
+    assert registered_in(registry) in ([], [dead])
+
+
+def test_the_view_says_everything_and_nobody_steers_the_terminal() -> None:
+    names = [name for name, _ in facts_of(snapshot())]
+    assert {"now", "until", "learner", "version", "done", "refused", "worth", "engine"} <= {*names}
+
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(node_view(snapshot(), width=100))
+    text = console.export_text()
+    console.file.close()
+
+    for words in (
+        "gaming",
+        "2 steps behind",
+        "40 rollouts accepted",
+        "32 trained on",
+        "3 stale",
+        "$0.50",
+        "12.0 tokens/s",
+        "died 1 times",
+        "of 2.00 GB",
+        "hours 22:00-07:00",
+    ):
+        assert words in text, words
+    assert "\x1b" not in text

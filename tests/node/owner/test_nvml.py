@@ -1,0 +1,118 @@
+"""The NVIDIA adapter against a library that answers as NVML does; and without any."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from node.owner.gpu import GpuUnreadableError
+from node.owner.nvml import open_monitor
+
+
+class FakeNvmlError(Exception):
+    pass
+
+
+def fake_nvml(**changes: object) -> ModuleType:
+    module = ModuleType("pynvml")
+
+    def not_supported(*_: object) -> None:
+        raise FakeNvmlError("Not Supported")
+
+    answers: dict[str, Any] = {
+        "NVMLError": FakeNvmlError,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=2**34, used=2**31),
+        "nvmlDeviceGetName": lambda _: b"NVIDIA Fake",
+        "nvmlSystemGetDriverVersion": lambda: "580.1",
+        "nvmlDeviceGetComputeRunningProcesses": lambda _: [
+            SimpleNamespace(pid=1, usedGpuMemory=2**30),
+            SimpleNamespace(pid=4_000_001, usedGpuMemory=None),
+        ],
+        "nvmlDeviceGetGraphicsRunningProcesses": lambda _: [
+            SimpleNamespace(pid=1, usedGpuMemory=2**20)
+        ],
+        "nvmlDeviceGetProcessUtilization": lambda *_: [
+            SimpleNamespace(pid=1, smUtil=10, timeStamp=1),
+            SimpleNamespace(pid=1, smUtil=60, timeStamp=2),
+        ],
+        "nvmlDeviceGetPowerUsage": not_supported,
+        "nvmlDeviceGetEnforcedPowerLimit": lambda _: 250_000,
+        "nvmlDeviceGetPowerManagementLimitConstraints": lambda _: (100_000, 300_000),
+        "nvmlDeviceSetPowerManagementLimit": lambda *_: None,
+        **changes,
+    }
+    for name, answer in answers.items():
+        setattr(module, name, answer)
+    return module
+
+
+def test_it_reads_who_uses_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+
+    reading = open_monitor().read()
+
+    assert (reading.name, reading.driver) == ("NVIDIA Fake", "580.1")
+    assert (reading.total_bytes, reading.used_bytes) == (2**34, 2**31)
+    assert (reading.power_w, reading.power_cap_w) == (None, 250.0)
+    assert [(u.pid, u.memory_bytes, u.time_share) for u in reading.uses] == [
+        (1, 2**30, 0.6),
+        (4_000_001, 0, None),
+    ]
+    assert reading.uses[1].name == "process 4000001"
+
+
+def test_a_power_cap_out_of_range_or_without_root_is_refused_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_permission(*_: object) -> None:
+        raise FakeNvmlError("Insufficient Permissions")
+
+    monkeypatch.setitem(
+        sys.modules, "pynvml", fake_nvml(nvmlDeviceSetPowerManagementLimit=no_permission)
+    )
+    monitor = open_monitor()
+
+    with pytest.raises(GpuUnreadableError, match="100 to 300 W"):
+        monitor.cap_power(50)
+    with pytest.raises(GpuUnreadableError, match="nvidia-smi -pl 200"):
+        monitor.cap_power(200)
+
+
+def test_a_power_cap_in_range_is_set_in_milliwatts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setitem(
+        sys.modules,
+        "pynvml",
+        fake_nvml(nvmlDeviceSetPowerManagementLimit=lambda *said: asked.append(said)),
+    )
+
+    assert open_monitor(1).cap_power(200) == 200
+    assert asked == [(1, 200_000)]
+
+
+def test_a_machine_without_the_library_or_the_driver_is_told_which(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(GpuUnreadableError, match=r"echo2swarm\[gpu\]"):
+        open_monitor()
+
+    def no_library() -> None:
+        raise FakeNvmlError("NVML Shared Library Not Found")
+
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlInit=no_library))
+    with pytest.raises(GpuUnreadableError, match="no NVIDIA GPU 0"):
+        open_monitor()
+
+
+def test_a_gpu_that_goes_away_is_unreadable_and_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(_: object) -> None:
+        raise FakeNvmlError("GPU is lost")
+
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(nvmlDeviceGetMemoryInfo=lost))
+
+    with pytest.raises(GpuUnreadableError, match="GPU is lost"):
+        open_monitor().read()
