@@ -3,7 +3,8 @@
 Shares no code with the trainer. Symbols and equations are those of: DeepSeekMath
 (arXiv:2402.03300) for GRPO, "Understanding R1-Zero-like training" (2503.20783) for Dr. GRPO,
 DAPO (2503.14476), GSPO (2507.18071), "Batch size-invariance for policy optimization"
-(2110.00641) for the decoupled objective, http://joschu.net/blog/kl-approx.html for k2, k3, and DeepSeek-V3.2 (2512.02556) for the third.
+(2110.00641) for the decoupled objective, http://joschu.net/blog/kl-approx.html for k2 and k3,
+and DeepSeek-V3.2 (2512.02556) for the third.
 """
 
 import math
