@@ -3,7 +3,10 @@
 Everything that vLLM may change from version to version is used here, and nowhere else.
 """
 
+import ctypes
 import dataclasses
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,6 +14,10 @@ from typing import Final
 from vllm import SamplingParams as VllmSampling
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
@@ -20,9 +27,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from node.engine.options import VllmOptions
 from protocols.sampling import SamplingParams
 
-__all__ = ["EngineDeadError", "Library", "Sampled", "describe_device"]
+__all__ = ["EngineDeadError", "Library", "Sampled", "WorkerExtension", "describe_device"]
 
-_EXTENSION: Final = "node.engine.vllm_extension.EndsWithParent"
+_EXTENSION: Final = "node.engine.vllm_library.WorkerExtension"
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,8 +137,40 @@ class Library:
         """
         await self._llm.pause_generation(mode="keep", clear_cache=True)
         await self._llm.collective_rpc("reload_weights", kwargs={"weights_path": str(weights_dir)})
+        await self._llm.collective_rpc("renew_tied_head")
         await self._llm.update_weight_version(str(version))
         await self._llm.resume_generation()
+
+
+class WorkerExtension:
+    """What is added to vLLM's workers, which are processes of their own."""
+
+    def end_with_parent(self) -> None:
+        """Ask the kernel to kill this process when the one that started it has died."""
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died before we had asked
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def renew_tied_head(self) -> None:
+        """Make the last layer follow the embedding that it is tied to.
+
+        On CPUs each layer keeps a packed copy of its weight, and reloading renews the copies of
+        those layers only that the files name: a tied last layer would go on with the old one.
+        """
+        model = self.model_runner.get_model()  # type: ignore[attr-defined]  # of the worker
+        layers = list(model.modules())
+        heads = [layer for layer in layers if isinstance(layer, ParallelLMHead)]
+        embeddings = [
+            layer
+            for layer in layers
+            if isinstance(layer, VocabParallelEmbedding) and layer not in heads
+        ]
+        if not getattr(model.config, "tie_word_embeddings", False):
+            return
+        for head in heads:
+            head.tie_weights(embeddings[0])
+            head.quant_method.process_weights_after_loading(head)
 
 
 def _sampled(output: CompletionOutput) -> Sampled:

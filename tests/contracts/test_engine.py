@@ -8,7 +8,7 @@ import math
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,6 +160,117 @@ async def test_a_sample_depends_on_its_seed_and_prompt_and_not_on_its_company(
         ]
 
     assert tokens_by_sample(apart) == tokens_by_sample(together.completions)
+
+
+def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """Return the logprob of each of ``tokens`` after ``prompt``, in float32, as sampled."""
+    model = tiny_model(seed=version)
+    with torch.no_grad():
+        logits_TV = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    logprobs_TV = (logits_TV / SAMPLING.temperature).log_softmax(-1)
+    return logprobs_TV.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("transformers", marks=pytest.mark.model),
+        pytest.param("vllm", marks=[pytest.mark.model, has_vllm]),
+    ]
+)
+def model_kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@STARTS
+async def test_logprobs_are_of_the_whole_distribution_that_was_sampled_from_by_each_version(
+    model_kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    prompts = {g.group_id: unpack_tokens(g.prompt_tokens) for g in GROUPS}
+    async with opened(model_kind, tmp_path) as bench:
+        for policy in policies:
+            await bench.engine.load_policy(policy)
+            generated = await bench.engine.generate(GROUPS, SAMPLING)
+
+            for completion in generated.completions:
+                tokens = unpack_tokens(completion.tokens)
+                recomputed = recompute(policy.version, prompts[completion.group_id], tokens)
+                told = torch.tensor(unpack_floats(completion.logprobs))
+                # bfloat16, where the engine takes it by itself, is as near as 0.1.
+                assert (told - recomputed).abs().max() < (1e-3 if model_kind == "vllm" else 0.15)
+
+
+@STARTS
+@pytest.mark.model
+@has_vllm
+async def test_a_version_applied_in_the_midst_samples_the_rest_and_each_completion_says_so(
+    tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    endless = SamplingParams(temperature=0.8, max_new_tokens=100, stop_token_ids=())
+    several = (group(1, [1, 2, 3], range(250)),)
+    answers: list[Sequence[Completion]] = []
+    async with opened("vllm", tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        async with trio.open_nursery() as nursery:
+            begun = trio.Event()
+
+            async def sample() -> None:
+                made = await bench.engine.generate(
+                    several, endless, on_progress=lambda _: begun.set()
+                )
+                answers.append(made.completions)
+
+            nursery.start_soon(sample)
+            await begun.wait()
+            await bench.engine.load_policy(policies[1])
+
+    (completions,) = answers
+    spans = {(c.oldest_version, c.newest_version) for c in completions}
+    # 250 completions, eight at a time: some were done, some in the midst, some not begun.
+    assert spans == {(0, 0), (0, 1), (1, 1)}
+    for completion in completions:
+        tokens = unpack_tokens(completion.tokens)
+        told = torch.tensor(unpack_floats(completion.logprobs))
+        is_old, is_new = (
+            (told - recompute(version, [1, 2, 3], tokens)).abs() < 1e-3 for version in range(2)
+        )
+        # Up to some token the one version, from there on the other, and never a mixture.
+        num_old = int(is_old.long().cumprod(0).sum())
+        assert bool((is_new[num_old:]).all())
+        if completion.oldest_version == 1:
+            assert bool(is_new.all())
+        elif completion.newest_version == 0:
+            assert num_old == 100
+        else:
+            assert num_old < 100
+
+
+@STARTS
+@pytest.mark.model
+@has_vllm
+async def test_nothing_of_an_engine_with_processes_of_its_own_outlives_it(
+    tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    async with opened("vllm", tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        assert bench.engine.pid is not None
+        group_id = bench.engine.pid
+        assert len(processes_of_group(group_id)) > 1
+
+    with trio.fail_after(10):
+        while processes_of_group(group_id):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+def processes_of_group(group_id: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # After the name, which may hold anything: state, parent, process group.
+            state, _, number = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(number) == group_id and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
 
 
 @STARTS
