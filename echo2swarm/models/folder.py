@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.weights.names import is_asset_name
 
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
@@ -100,12 +101,4 @@ def _check_whole(path: Path) -> None:
 
 def asset_files(folder: Path) -> list[Path]:
     """Return the files besides weights that belong to the model: config, tokenizer, templates."""
-    names = {"tokenizer.model", "vocab.txt", "merges.txt", "chat_template.jinja"}
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.is_file()
-        and not path.name.startswith(".")
-        and (path.name in names or path.suffix == ".json")
-        and not path.name.endswith(".safetensors.index.json")
-    )
+    return sorted(path for path in folder.iterdir() if path.is_file() and is_asset_name(path.name))

@@ -23,6 +23,7 @@ from echo2swarm.weights.arrival import (
 from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
 from echo2swarm.weights.library import VersionLibrary
 from echo2swarm.weights.lines import Lines
+from echo2swarm.weights.names import check_names
 from echo2swarm.weights.payload import Payload
 from echo2swarm.weights.rebuild import CODECS, rebuild
 from echo2swarm.weights.shunned import Shunned
@@ -124,9 +125,12 @@ class Obtainer:
             publish_s: seconds between versions, as far as is known.
 
         Raises:
-            RemoteProtocolError: its weights are not those that were signed.
+            RemoteProtocolError: its weights are not those that were signed, or it brings files
+                that no node takes.
+            DoesNotFitError: it is larger than the owner's quota.
             StoreError: the disk is full or broken.
         """
+        check_names(manifest)
         self._library.check_fits(manifest)
         # What earlier transfers left and nobody will ask for again.
         await self._library.prune(keep=_roots_of(manifest))

@@ -5,14 +5,20 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
+from echo2swarm.cli_errors import explain
+from echo2swarm.errors import DoesNotFitError, UsageError
 from echo2swarm.identity import Identity
 from echo2swarm.network.memory import MemoryHub
+from echo2swarm.network.memory_node import MemoryNetwork
+from echo2swarm.network.rpc import serve_calls
 from echo2swarm.weights.announce import ManifestAnnouncer
 from echo2swarm.weights.library import VersionLibrary, open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
@@ -20,13 +26,22 @@ from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.traffic import Traffic
 from node.app import _watch_signals, run_node
 from node.config import NodeConfig
+from node.control.client import open_control
+from node.control.messages import Drain, Pause, Phase, Resume
+from node.control.paths import socket_path
 from node.engine.options import SleepOptions
 from node.engine.process import engine_spec
+from node.owner.settings import OwnerSettings
+from node.start import check_expiry
+from protocols import status
 from protocols.activation import Directive, NodeState
-from protocols.ids import PolicyVersion, RunId
+from protocols.codec import encode
+from protocols.ids import PeerId, PolicyVersion, RunId
+from protocols.status import StatusReply
 from protocols.ticket import Ticket
 from tests.node.bench import LEARNER, LEARNER_AT
 from tests.node.fakes import RUN, SAMPLING, FakeLearner, make_key
+from tests.protocols.samples import MESSAGES
 
 LEARNER_KEY, NODE_KEY = make_key(1), make_key(2)
 TEN_YEARS_S = 10 * 365 * 24 * 3600
@@ -178,3 +193,117 @@ async def test_the_first_signal_asks_to_stop_and_the_second_interrupts(number: i
                 await stop.wait()
             os.kill(os.getpid(), number)
             await trio.sleep(10)
+
+
+async def test_its_owner_can_pause_it_and_let_it_go_on_over_the_socket(tmp_path: Path) -> None:
+    hub, stop = MemoryHub(0), trio.Event()
+
+    async with open_origin(hub, tmp_path / "origin") as origin:
+        learner, config = origin.learner, config_of(tmp_path)
+
+        async def run_it() -> None:
+            async with hub.network(NODE_KEY) as network:
+                await run_node(config, Identity.of(NODE_KEY), network, stop=stop)
+
+        with trio.fail_after(50):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_it)
+                await origin.publish(0)
+                learner.give(1)
+                await learner.until(lambda: len(learner.rollouts) == 8)
+                async with open_control(config.state_dir) as client:
+                    await client.ask(Pause(why="gaming"))
+                    await learner.until(lambda: learner.beats[-1].state is NodeState.PAUSED)
+                    await origin.publish(1)
+                    await trio.sleep(1)
+                    seen = await client.status()
+                    assert (seen.phase, seen.state) == (Phase.PAUSED, NodeState.PAUSED)
+                    assert "gaming" in seen.doing
+                    assert seen.versions.held == 0  # It does not fetch, either.
+                    assert seen.contribution.num_accepted == 8
+                    assert seen.contribution.num_tokens == 3 * 8
+                    await client.ask(Resume())
+                    learner.give(1)
+                    await learner.until(lambda: len(learner.rollouts) == 16)
+                    await learner.until(lambda: learner.beats[-1].applied_version == 1)
+                    await client.ask(Drain())
+    assert learner.states[-1] is NodeState.LEFT
+    assert not socket_path(config.state_dir).exists()
+
+
+async def test_a_model_over_the_disk_quota_ends_the_node_before_it_is_fetched(
+    tmp_path: Path,
+) -> None:
+    hub = MemoryHub(0)
+    config = replace(config_of(tmp_path), owner=OwnerSettings(disk_bytes=1500))
+
+    async with open_origin(hub, tmp_path / "origin") as origin:
+        await origin.publish(0)
+        with trio.fail_after(50):
+            async with hub.network(NODE_KEY) as network:
+                with pytest.RaisesGroup(
+                    DoesNotFitError, flatten_subgroups=True, allow_unwrapped=True
+                ) as caught:
+                    await run_node(config, Identity.of(NODE_KEY), network, stop=trio.Event())
+
+    ending = explain(caught.value)
+    assert ending.status == 1
+    assert "--disk-gb" in ending.line
+    assert origin.learner.beats[-1].payload_bytes_received < 1000
+
+
+async def test_whether_a_ticket_has_expired_is_the_learners_to_say() -> None:
+    hub = MemoryHub(0)
+    ticket = replace_expiry(1_000_000)
+
+    async with (
+        hub.network(LEARNER_KEY, address=LEARNER_AT) as theirs,
+        hub.network(NODE_KEY) as network,
+    ):
+        for learner_unix_s, has_expired in [(999_000.0, False), (1_000_001.0, True)]:
+            serve_status(theirs, learner_unix_s)
+            if not has_expired:
+                await check_expiry(network, ticket, unix_now_s=1_003_600.0)
+                continue
+            with pytest.raises(UsageError, match=r"expired 1\.0 h ago, as the learner's clock"):
+                await check_expiry(network, ticket, unix_now_s=1_003_600.0)
+
+
+async def test_an_expired_ticket_whose_learner_is_gone_is_one_line(
+    autojump_clock: MockClock,
+) -> None:
+    hub = MemoryHub(0)
+
+    async with hub.network(NODE_KEY) as network:
+        with (
+            trio.fail_after(30),
+            pytest.raises(UsageError, match="clock is ahead, and the learner"),
+        ):
+            await check_expiry(network, replace_expiry(1_000_000), unix_now_s=1_003_600.0)
+
+
+def replace_expiry(expires_unix_s: int) -> Ticket:
+    return Ticket(
+        run_id=RUN,
+        learner_key=LEARNER_KEY.public_key().public_bytes_raw(),
+        addresses=(f"{LEARNER_AT}/p2p/{LEARNER}",),
+        expires_unix_s=expires_unix_s,
+    )
+
+
+def serve_status(network: MemoryNetwork, at_unix_s: float) -> None:
+    found = next(m for m in MESSAGES["status"] if isinstance(m, StatusReply))
+    reply = msgspec.structs.replace(found, run_id=RUN, at_unix_s=at_unix_s)
+
+    async def answer(_: PeerId, __: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return encode(reply, max_bytes=status.MAX_REPLY_BYTES)
+
+    serve_calls(
+        network,
+        status.PROTOCOL_ID,
+        answer,
+        max_request_bytes=status.MAX_REQUEST_BYTES,
+        max_reply_bytes=status.MAX_REPLY_BYTES,
+        timeout_s=10,
+    )

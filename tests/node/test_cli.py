@@ -66,8 +66,11 @@ def test_a_bad_ticket_is_a_usage_error(ticket: str, says: str) -> None:
     assert says in line
 
 
-def test_an_expired_ticket_is_a_usage_error_that_says_since_when() -> None:
-    status, line = failure_of(write_ticket(expires_unix_s=time.time() - 7200))
+def test_an_expired_ticket_is_a_usage_error_that_says_since_when(tmp_path: Path) -> None:
+    status, line = failure_of(
+        write_ticket(expires_unix_s=time.time() - 7200),
+        *("--engine", "sleep", "--state-dir", str(tmp_path)),
+    )
 
     assert status == 2
     assert "expired 2.0 h ago" in line
@@ -85,6 +88,10 @@ def test_an_expired_ticket_is_a_usage_error_that_says_since_when() -> None:
         (["--price", "-1"], "--price"),
         (["--price", "nan"], "--price"),
         (["--device", "gpu"], "not 'gpu'"),
+        (["--listen", "nonsense"], "--listen 'nonsense'"),
+        (["--advertise", "/ip4/1.2.3.4/tcp/70000"], "--advertise '/ip4/1.2.3.4/tcp/70000'"),
+        (["--hours", "22-7"], "22:00-07:00"),
+        (["--disk-gb", "0"], "--disk-gb"),
     ],
 )
 def test_a_bad_option_is_a_usage_error_that_names_it(arguments: list[str], says: str) -> None:

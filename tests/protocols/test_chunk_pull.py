@@ -55,6 +55,53 @@ def asked(effects: Sequence[Effect], holder: PeerId | None = None) -> list[int]:
 # The rules, one by one.
 
 
+class Pacer:
+    """Lets one chunk be asked for every so many seconds."""
+
+    def __init__(self, gap_s: float) -> None:
+        self.gap_s = gap_s
+        self.next_s = 0.0
+        self.num_bytes = 0
+
+    def wait_s(self, now_s: float) -> float:
+        return max(0.0, self.next_s - now_s)
+
+    def asked(self, num_bytes: int, now_s: float) -> None:
+        self.num_bytes += num_bytes
+        self.next_s = max(now_s, self.next_s) + self.gap_s
+
+
+def test_a_pacer_holds_orders_back_and_says_when_to_go_on() -> None:
+    pacer = Pacer(2.0)
+    core = ChunkPull(
+        num_chunks=6,
+        missing=range(6),
+        has_hashes=True,
+        source=SOURCE,
+        rng=random.Random(0),
+        pacer=pacer,
+        chunk_bytes=1000,
+    )
+    assert len(asked(opened(core, SOURCE, range(6)))) == 1
+    assert asked(opened(core, A, range(6))) == []
+    assert core.next_deadline_s() <= 2.0
+    assert asked(core.deadline_passed(1.0)) == []
+    assert core.next_deadline_s() <= 2.0
+    now_s, orders = 0.0, [1]
+    holders = {SOURCE}
+    while not core.is_finished:
+        now_s += 2.0
+        effects = core.deadline_passed(now_s)
+        for holder in (SOURCE, A):
+            for index in list(core._holders[holder].chunks):
+                holders.add(holder)
+                effects += deliver(core, holder, index, now_s)
+        orders.append(len(asked(effects)))
+    assert max(orders) == 1
+    assert holders == {SOURCE, A}
+    assert pacer.num_bytes == 6000
+
+
 def test_the_hashes_are_asked_for_first_and_of_one_holder() -> None:
     core = pull(3, has_hashes=False)
     assert opened(core, A, [0, 1]) == [AskHashes(A)]

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from echo2swarm.broadcast.upload import BURST_S, MIN_BURST_BYTES, TokenBucket, UploadBudget
+from echo2swarm.broadcast.upload import (
+    BURST_S,
+    MIN_BURST_BYTES,
+    DownloadBudget,
+    TokenBucket,
+    UploadBudget,
+)
 
 RATES = st.floats(1e3, 1e9)
 SIZES = st.integers(1, 4_000_000)
@@ -129,3 +135,33 @@ async def test_a_suggested_cap_never_replaces_the_owners(autojump_clock: MockClo
 
     assert (owned.bytes_per_s, free.bytes_per_s) == (500.0, 9000.0)
     assert (owned.max_bytes_per_s, free.max_bytes_per_s) == (500.0, None)
+
+
+async def test_the_owner_may_change_their_cap_and_take_it_back(autojump_clock: MockClock) -> None:
+    budget = UploadBudget(500.0)
+    budget.allow(9000.0)
+    assert (budget.bytes_per_s, budget.max_bytes_per_s) == (9000.0, 9000.0)
+    budget.allow(None)
+    budget.suggest(7000.0)
+    assert (budget.bytes_per_s, budget.max_bytes_per_s) == (7000.0, None)
+
+    began_s = trio.current_time()
+    for _ in range(5):
+        await budget.wait_for_owner(1_000_000)  # a suggestion is not theirs
+    assert trio.current_time() == began_s
+
+
+@given(RATES, st.lists(SIZES, min_size=1, max_size=30))
+def test_no_more_is_asked_for_than_the_cap_on_downloads_allows(
+    rate: float, sizes: list[int]
+) -> None:
+    budget, now_s = DownloadBudget(rate), 5.0
+    for number, size in enumerate(sizes):
+        for _ in range(3):
+            now_s += budget.wait_s(now_s)
+        assert budget.wait_s(now_s) == 0
+        burst = max(rate * BURST_S, MIN_BURST_BYTES)
+        assert sum(sizes[:number]) <= rate * (now_s - 5.0) * (1 + 1e-6) + burst + 2
+        budget.asked(size, now_s)
+    budget.allow(None, now_s)
+    assert budget.wait_s(now_s) == 0

@@ -10,6 +10,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
+from echo2swarm.broadcast.upload import DownloadBudget
 from echo2swarm.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
 from echo2swarm.network.memory import MemoryHub
@@ -58,7 +59,11 @@ class Peer:
         self.progress: list[FetchProgress] = []
         self.shunned = Shunned()
         self.lines = Lines(network)
-        self.server = ChunkServer(network, store, self.traffic, shunned=self.shunned)
+        self.is_open = True
+        self.budget: DownloadBudget | None = None
+        self.server = ChunkServer(
+            network, store, self.traffic, shunned=self.shunned, is_open=lambda: self.is_open
+        )
 
     async def put(self, payload: Made, *, num_chunks: int | None = None) -> Payload:
         stored = await self.store.begin(payload.ref)
@@ -81,6 +86,7 @@ class Peer:
             on_progress=self.progress.append,
             on_fault=lambda peer, reason: self.faults.append((peer, reason)),
             shunned=self.shunned,
+            budget=self.budget,
         )
 
 
@@ -554,3 +560,49 @@ async def test_a_downloader_that_breaks_the_protocol_loses_its_stream_and_nobody
             await ask_all(rude, requests)
         await ask(polite, WantChunk(0))
         assert await answer(polite) == Chunk(0, memoryview(payload.chunks[0]))
+
+
+async def test_a_cap_on_downloads_is_kept_and_used_and_follows_changes(
+    autojump_clock: MockClock, tmp_path: Path, hub: MemoryHub, payload: Made
+) -> None:
+    # Checking a chunk is done in a thread, in which virtual time must stand still.
+    autojump_clock.autojump_threshold = 0.01
+    rate = 2.0 * MIN_CHUNK_BYTES
+    async with (
+        peer(hub, tmp_path, 1) as first,
+        peer(hub, tmp_path, 2) as second,
+        peer(hub, tmp_path, 3, to=(first.network, second.network)) as node,
+    ):
+        for holder in (first, second):
+            await holder.put(payload)
+        node.budget = DownloadBudget(rate)
+        began_s = trio.current_time()
+        with trio.fail_after(100):
+            await node.fetch(payload)
+        took_s = trio.current_time() - began_s
+
+        assert (NUM_CHUNKS - 2) / 2 <= took_s <= NUM_CHUNKS / 2 + 5
+        assert (
+            min(first.traffic.sent_bytes, second.traffic.sent_bytes) > 0.3 * payload.ref.size_bytes
+        )
+        assert node.faults == []
+
+
+async def test_a_peer_that_rests_is_asked_again_later_and_blamed_for_nothing(
+    autojump_clock: MockClock, tmp_path: Path, hub: MemoryHub, payload: Made
+) -> None:
+    async with (
+        peer(hub, tmp_path, 1) as holder,
+        peer(hub, tmp_path, 2, to=(holder.network,)) as node,
+    ):
+        await holder.put(payload)
+        holder.is_open = False
+        with trio.move_on_after(20) as scope:
+            await node.fetch(payload)
+        assert scope.cancelled_caught
+        assert holder.traffic.sent_bytes == 0
+
+        holder.is_open = True
+        with trio.fail_after(60):
+            await node.fetch(payload)
+    assert node.faults == []

@@ -1,13 +1,14 @@
 """Which versions are held, kept and pinned."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights.library import HeldVersion, VersionLibrary, open_library
+from echo2swarm.errors import DoesNotFitError, StoreError
+from echo2swarm.weights.library import HeldVersion, VersionLibrary, open_library, quota_for
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from protocols.errors import LocalProtocolError
 from protocols.ids import PolicyVersion, RunId
@@ -123,3 +124,31 @@ async def test_a_waiter_gets_the_newest_version_that_is_newer_than_its_own(
             assert got == [3]
             await publish(library, tmp_path, 4)
         assert got == [3, 4]
+
+
+async def test_a_quota_keeps_fewer_versions_and_leaves_room_for_the_next(tmp_path: Path) -> None:
+    rules = dataclasses.replace(RULES, max_staleness=5)
+    async with open_library(tmp_path / "lib", run=RUN, learner_key=PUBLIC) as library:
+        held = [await publish(library, tmp_path, v, rules=rules) for v in range(4)]
+        assert list(library.versions) == [0, 1, 2, 3]
+
+        library.quota_bytes = quota_for(held[-1].manifest)
+        await library.prune()
+        assert list(library.versions) == [3]
+
+        library.quota_bytes += held[-1].manifest.weights.size_bytes
+        await publish(library, tmp_path, 4, rules=rules)
+        assert list(library.versions) == [3, 4]
+        await publish(library, tmp_path, 5, rules=rules)
+        assert list(library.versions) == [4, 5]
+
+
+async def test_what_can_never_fit_is_refused_with_what_it_takes(tmp_path: Path) -> None:
+    async with open_library(tmp_path / "lib", run=RUN, learner_key=PUBLIC) as library:
+        manifest = (await publish(library, tmp_path, 0)).manifest
+        library.check_fits(manifest)
+        library.quota_bytes = quota_for(manifest)
+        library.check_fits(manifest)
+        library.quota_bytes -= 1
+        with pytest.raises(DoesNotFitError, match="--disk-gb 1"):
+            library.check_fits(manifest)
