@@ -17,6 +17,7 @@ from echo2swarm.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
 from node.pacing import Contact, HeartbeatPacer
+from node.remedies import remedy_for
 from protocols import activation
 from protocols.activation import (
     MAX_REPORTS,
@@ -247,7 +248,8 @@ class Membership:
 
     def _failed(self, exc: NetworkError | RemoteProtocolError) -> None:
         retry_s = self._backoff.next_s()
-        self._last_error = str(exc)
+        remedy = remedy_for(str(exc))
+        self._last_error = f"{exc}; {remedy}" if remedy else str(exc)
         contact = self._pacer.failed(trio.current_time(), retry_s=retry_s)
         if not self._has_complained:
             self._has_complained = True
@@ -255,7 +257,7 @@ class Membership:
                 "heartbeat.unanswered",
                 learner=short(self._learner),
                 reason=exc.reason.value if isinstance(exc, RemoteProtocolError) else "network",
-                error=str(exc),
+                error=self._last_error,
                 retry_in_s=round(retry_s, 1),
             )
         if contact is Contact.LOST:

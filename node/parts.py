@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import structlog
 import trio
 
 from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
@@ -11,11 +12,14 @@ from node.engine.base import EngineDied, EngineEvent, EngineReady
 from node.life import Life
 from node.membership import Membership
 from node.owner.settings import OwnerSettings
+from node.remedies import remedy_for
 from node.self_advert import SelfAdvert
 from node.snapshot import EngineNews
 from node.worker import Worker
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed
+
+log = structlog.get_logger()
 
 
 class Parts:
@@ -51,6 +55,8 @@ class EngineEvents:
             case EngineReady(description):
                 self._advert.describe_engine(description)
             case EngineDied(why):
+                if remedy := remedy_for(why):
+                    log.warning("engine.remedy", remedy=remedy)
                 self._life.happened(EngineDiedEvent(why))
         if self._parts is not None:
             self._parts.engine_changed()

@@ -1,0 +1,25 @@
+"""What a contributor can do about errors whose own words don't say; by what is in those words."""
+
+import re
+from typing import Final
+
+_REMEDIES: Final = (
+    (
+        r"out of memory|OutOfMemory|CUDA OOM|MemoryError|SIGKILL|Cannot allocate memory",
+        "probably too little memory: a smaller --max-batch, another --device, fewer other programs",
+    ),
+    (
+        r"opens no stream for /echo2/|not a valid \w+: Object contains unknown field",
+        "the learner seems to run another version of echo2swarm: install the same here",
+    ),
+    (r"driver.*(insufficient|too old)|CUDA driver", "update the GPU's driver, or use --device cpu"),
+    (r"No space left|no space left", "free some space, or name another disk with --state-dir"),
+)
+
+
+def remedy_for(error: str) -> str:
+    """Return what to do about an error; empty if nothing is known."""
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, error):
+            return remedy
+    return ""

@@ -1,0 +1,24 @@
+"""Errors whose own words don't help get a remedy."""
+
+import pytest
+
+from node.remedies import remedy_for
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("engine transformers was killed by SIGKILL; its log: x", "--max-batch"),
+        ("engine: OutOfMemoryError: CUDA out of memory. Tried to allocate", "--max-batch"),
+        ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "another version"),
+        ("not a valid HeartbeatReply: Object contains unknown field `x`", "another version"),
+        ("The NVIDIA driver on your system is too old", "driver"),
+        ("cannot write a chunk: No space left on device", "--state-dir"),
+    ],
+)
+def test_a_known_trouble_has_a_remedy(error: str, says: str) -> None:
+    assert says in remedy_for(error)
+
+
+def test_nothing_is_invented_for_what_is_unknown() -> None:
+    assert remedy_for("it exited with status 3") == ""
