@@ -3,10 +3,10 @@ PYTHON := .venv/bin/python
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check lint format clean
+.PHONY: help venv demo test test-vllm check lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 venv: ## Make .venv, or bring it up to date
 	@scripts/setup-venv
@@ -16,6 +16,10 @@ demo: venv ## Train a small model with a swarm on this machine (under 20 minutes
 
 test: venv ## Run every test
 	@$(PYTHON) -m pytest -q
+
+test-vllm: venv ## Test the vLLM engine in an environment of its own (made the first time: 4 GB)
+	@scripts/setup-vllm
+	@ECHO2_VLLM_PYTHON=.venv-vllm/bin/python $(PYTHON) -m pytest -q tests/contracts/test_engine.py -k vllm
 
 check: lint test ## Check style, types and imports, then run every test
 
@@ -30,5 +34,5 @@ format: venv ## Format the code
 	@$(PYTHON) -m ruff format
 
 clean: ## Remove .venv and what tools left; runs/ stays
-	rm -rf .venv .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf .venv .venv-vllm .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

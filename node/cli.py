@@ -49,7 +49,7 @@ def node() -> None:
     type=click.Choice(["transformers", "sleep", "vllm"]),
     default="transformers",
     show_default=True,
-    help="What samples: a transformers model; or nothing (sleep), for benchmarks.",
+    help="What samples: a transformers model, vLLM, or nothing (sleep), for benchmarks.",
 )
 @click.option(
     "--engine-option",

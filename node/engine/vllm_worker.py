@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from node.engine.vllm_library import Library
 
 LEAST_VERSION: Final = (0, 32)
-TOO_NEW_VERSION: Final = (0, 34)
+TOO_NEW_VERSION: Final = (0, 33)
 """Between these, what is used of vLLM was tried."""
 
 Answer = Description | PolicyLoaded | Generated

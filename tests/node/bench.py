@@ -12,6 +12,7 @@ from structlog.typing import EventDict
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.memory import MemoryHub
 from echo2swarm.network.memory_node import MemoryNetwork
+from node.engine.base import RolloutEngine
 from node.learner_calls import LearnerCalls
 from node.life import Life
 from node.membership import Membership, NodeReport
@@ -63,8 +64,12 @@ async def open_bench(
     max_batch: int = 8,
     hub: MemoryHub | None = None,
     is_continuous: bool = False,
+    real_engine: RolloutEngine | None = None,
 ) -> AsyncIterator[Bench]:
-    """Start a node's services, connected to a learner that is there already."""
+    """Start a node's services, connected to a learner that is there already.
+
+    With a real engine, what happens to that is for the caller to tell.
+    """
     learner = learner or FakeLearner()
     hub = hub or MemoryHub(0)
     with structlog.testing.capture_logs() as logged:
@@ -74,7 +79,8 @@ async def open_bench(
         ):
             learner.serve(theirs)
             await network.connect(PeerInfo(peer=LEARNER, addresses=(LEARNER_AT,)))
-            engine = FakeEngine(is_continuous=is_continuous)
+            fake = FakeEngine(is_continuous=is_continuous)
+            engine = real_engine or fake
             policies, life = FakePolicies(), Life()
             faults: list[PeerReport] = []
 
@@ -129,7 +135,7 @@ async def open_bench(
                 hub,
                 network,
                 learner,
-                engine,
+                fake,
                 policies,
                 life,
                 worker,

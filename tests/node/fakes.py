@@ -294,7 +294,7 @@ class FakePolicies:
         self._added = trio.Event()
         self.pinned: list[int] = []
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, *, weights: Path = Path("/w"), assets: Path = Path("/a")) -> None:
         payload = PayloadRef(bytes(32), 1, 2**18, (FileRef("x", 1),))
         manifest = PolicyManifest(
             run_id=RUN,
@@ -309,7 +309,7 @@ class FakePolicies:
             num_versions_kept=3,
         )
         self._versions.append(
-            HeldVersion(manifest=manifest, sealed=b"", weights=Path("/w"), assets=Path("/a"))
+            HeldVersion(manifest=manifest, sealed=b"", weights=weights, assets=assets)
         )
         self._added.set()
         self._added = trio.Event()
