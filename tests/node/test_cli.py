@@ -79,7 +79,7 @@ def test_an_expired_ticket_is_a_usage_error_that_says_since_when(tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--engine", "vllm"], "not available yet"),
+        (["--engine", "vllm", "--engine-option", "python=/no/python"], "no interpreter at /no"),
         (["--engine", "sleep", "--engine-option", "speed=3"], "there are: rollouts_per_s"),
         (["--engine", "sleep", "--engine-option", "rollouts_per_s"], "NAME=VALUE"),
         (["--engine", "sleep", "--engine-option", "rollouts_per_s=0"], "rollouts_per_s"),
