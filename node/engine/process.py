@@ -107,8 +107,8 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
                 raise UsageError(f"engine option python: no interpreter at {python}")
             if not options.python and importlib.util.find_spec("vllm") is None:
                 raise SwarmError(
-                    "engine 'vllm' is not installed here; run: pip install \"echo2swarm[vllm]\", or "
-                    "name an environment that has it: --engine-option python=PATH (docs/engines.md)"
+                    "engine 'vllm' is not installed here; run: pip install \"echo2swarm[vllm]\", "
+                    "or name an environment that has it: --engine-option python=PATH"
                 )
             return EngineSpec(
                 kind=kind,

@@ -166,9 +166,10 @@ def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> tor
     """Return the logprob of each of ``tokens`` after ``prompt``, in float32, as sampled."""
     model = tiny_model(seed=version)
     with torch.no_grad():
-        logits_TV = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+        output = model(torch.tensor([[*prompt, *tokens]]))
+    logits_TV: torch.Tensor = output.logits[0, len(prompt) - 1 : -1]
     logprobs_TV = (logits_TV / SAMPLING.temperature).log_softmax(-1)
-    return logprobs_TV.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    return logprobs_TV.gather(1, torch.tensor(list(tokens))[:, None])[:, 0]
 
 
 @pytest.fixture(
