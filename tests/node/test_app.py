@@ -223,6 +223,7 @@ async def test_its_owner_can_pause_it_and_let_it_go_on_over_the_socket(tmp_path:
                     assert seen.contribution.num_accepted == 8
                     assert seen.contribution.num_tokens == 3 * 8
                     await client.ask(Resume())
+                    await learner.until(lambda: learner.beats[-1].state is NodeState.ACTIVE)
                     learner.give(1)
                     await learner.until(lambda: len(learner.rollouts) == 16)
                     await learner.until(lambda: learner.beats[-1].applied_version == 1)
