@@ -244,7 +244,7 @@ def outcome_of(found: dict[str, Found]) -> Outcome:
 @click.option("--quick", "is_quick", is_flag=True, help="20 updates of a smaller model.")
 @click.option("--vllm-python", help="Interpreter of an environment with vLLM; else it is left out.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
-def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> None:
+def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> int:
     """Measure, print, and end with 1 if a mark is missed."""
     kinds: dict[str, Options] = {
         "transformers": TransformersOptions(device="cpu", dtype="float32", threads=1)
@@ -266,8 +266,8 @@ def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> 
                     progress=progress,
                 )
             )
-    raise SystemExit(finish(outcome_of(found), json_path=json_path))
+    return finish(outcome_of(found), json_path=json_path)
 
 
 if __name__ == "__main__":
-    run_cli(main, program="benchmarks.weight_update")
+    run_cli(main, program="weight_update")
