@@ -8,14 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-_WEIGHT_DTYPES: Final = frozenset({"BF16", "F16", "F32"})
+from node.engine.weight_files import WEIGHT_TYPES
 
 
 class TornWeightsError(Exception):
@@ -96,8 +96,8 @@ def _check_tensor(name: str, file: Any, target: Tensor) -> None:  # noqa: ANN401
     shape, dtype = tuple(header.get_shape()), header.get_dtype()
     if shape != tuple(target.shape):
         raise ValueError(f"tensor {name} has shape {shape}, the model's {tuple(target.shape)}")
-    if dtype not in _WEIGHT_DTYPES:
-        raise ValueError(f"tensor {name} is of type {dtype}, not one of {sorted(_WEIGHT_DTYPES)}")
+    if dtype not in WEIGHT_TYPES:
+        raise ValueError(f"tensor {name} is of type {dtype}, not one of {sorted(WEIGHT_TYPES)}")
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[tuple[tuple[str, ...], Tensor]]:
