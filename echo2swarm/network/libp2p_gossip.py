@@ -28,8 +28,24 @@ MAX_QUEUED: Final = 12
 ROOM_S: Final = 1.0
 """Longest wait for a slow neighbour; the others must not wait for the slowest for ever."""
 ROOM_POLL_S: Final = 0.005
+MAX_REMEMBERED: Final = 32
+"""Messages kept to tell a sender that signs two under one number. The library would keep a
+thousand, and each holds 17 kB, whatever its length: the memory of the packet that it came in."""
 
 _log = structlog.get_logger()
+
+
+class _Newest(dict[bytes, rpc_pb2.Message]):
+    """The last few entries that were added."""
+
+    def __init__(self, max_entries: int) -> None:
+        super().__init__()
+        self._max_entries = max_entries
+
+    def __setitem__(self, key: bytes, message: rpc_pb2.Message) -> None:
+        super().__setitem__(key, message)
+        while len(self) > self._max_entries:
+            del self[next(iter(self))]
 
 
 class Gossip:
@@ -43,9 +59,13 @@ class Gossip:
             degree_low=4,
             degree_high=12,
             heartbeat_interval=1,
+            # With few peers it makes the interval 30 to 60 s: no lost message is offered again,
+            # no lost neighbour is replaced meanwhile, and every message is kept for minutes.
+            adaptive_gossip_enabled=False,
             # By default the eleventh message of a sender within a second is lost.
             max_messages_per_topic_per_second=1000.0,
         )
+        self.router.equivocation_detection = _Newest(MAX_REMEMBERED)
         self.pubsub = Pubsub(host, self.router, strict_signing=True)
         self._topics: set[str] = set()
 
