@@ -83,14 +83,16 @@ async def start_process(
     log_path: Path,
     env: Mapping[str, str],
     cwd: Path | None = None,
+    through: Sequence[str] = (),
 ) -> SwarmProcess:
     """Run ``python -m module arguments``; its output is appended to ``log_path``.
 
-    Whoever calls this ends the process: see :func:`stop_processes`.
+    Whoever calls this ends the process: see :func:`stop_processes`. ``through`` is a command that
+    becomes the one behind it, such as ``taskset -c 0``.
     """
     with open(log_path, "ab") as log:  # noqa: ASYNC230 - a local file
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", module, *arguments],
+            [*through, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

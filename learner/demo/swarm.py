@@ -43,7 +43,9 @@ _ENV: Final = {
 class LocalSwarm:
     """A learner and nodes as processes; made by :func:`open_swarm`."""
 
-    def __init__(self, root: Path, *, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, root: Path, *, env: Mapping[str, str], through: Callable[[str], Sequence[str]]
+    ) -> None:
         self.root = root.absolute()
         self.run_dir = root / "run"
         self.config_path = root / "swarm.toml"
@@ -52,6 +54,7 @@ class LocalSwarm:
         self.nodes: list[SwarmProcess] = []
         self.tag = secrets.token_hex(8)
         self._env = {**_ENV, **env, TAG_VARIABLE: self.tag}
+        self._through = through
         self._learner: SwarmProcess | None = None
 
     @property
@@ -240,6 +243,7 @@ class LocalSwarm:
             name=name,
             log_path=self.log_dir / f"{name}.log",
             env=self._env,
+            through=self._through(name),
         )
         self.processes.append(process)
         return process
@@ -268,16 +272,21 @@ def needs_nodes(status: StatusReply | None) -> bool:
 
 @asynccontextmanager
 async def open_swarm(
-    root: Path, *, env: Mapping[str, str] | None = None, grace_s: float = 8.0
+    root: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    through: Callable[[str], Sequence[str]] = lambda _: (),
+    grace_s: float = 8.0,
 ) -> AsyncIterator[LocalSwarm]:
     """Make the folder ``root`` for a swarm, and end all its processes with the context.
 
     Args:
         root: gets ``run/`` (the learner's), ``nodes/NAME/``, ``logs/`` and ``swarm.toml``.
         env: added to the environment of all processes.
+        through: given a process's name, the command to start it with, which becomes that process.
         grace_s: how long each may take to end when asked, twice.
     """
-    swarm = LocalSwarm(root, env=env or {})
+    swarm = LocalSwarm(root, env=env or {}, through=through)
     swarm.log_dir.mkdir(parents=True, exist_ok=True)
     try:
         yield swarm
