@@ -80,6 +80,8 @@ class Phase(StrEnum):
     PUBLISHING = "publishing"
     """The trainer writes weights; nothing else of publishing holds it up."""
     CHECKPOINTING = "checkpointing"
+    EVALUATING = "evaluating"
+    """The last version, once training is over; before, evaluations go on beside it."""
     FINISHED = "finished"
     FAILED = "failed"
 

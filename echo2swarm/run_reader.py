@@ -18,7 +18,7 @@ from echo2swarm.shares import Shares, read_shares
 from echo2swarm.status_client import read_status
 from protocols.status import StatusReply
 
-LEDGER_FORMATS: Final = (1, 2)
+LEDGER_FORMATS: Final = (1, 2, 3)
 APPLIED_EVENT: Final = "version.applied"
 PUBLISHED_EVENT: Final = "version.published"
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"

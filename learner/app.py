@@ -43,6 +43,7 @@ from learner.announcing import relay_manifests, sealed_advert, write_ticket
 from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
+from learner.evaluation.questions import num_excluded
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
@@ -51,6 +52,7 @@ from learner.loop.trainer_client import TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
 from learner.nodes.links import Links
 from learner.one_error import one_error_at_a_time
+from learner.ports import HeldOut
 from learner.resuming import check_changes, choose_checkpoint, take_up
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
@@ -161,6 +163,7 @@ async def _serve_once(
                 config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
             )
         )
+        held_out = await stack.enter_async_context(_open_held_out(config, model_dir, run_dir))
         stop_tokens = scorer.opened.stop_token_ids
         if len(stop_tokens) > MAX_STOP_TOKENS:
             raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
@@ -230,6 +233,8 @@ async def _serve_once(
                 left_over=left_over,
                 snapshots=run_dir.snapshots,
                 status_file=run_dir.status,
+                held_out=held_out,
+                first_step=run_dir.first_step,
             )
         )
         await _work(serving, learner, announcer, network, identity)
@@ -295,6 +300,23 @@ async def _watch_signals(learner: Learner) -> None:
             if num_received > 1:
                 raise KeyboardInterrupt
             learner.stop()
+
+
+@asynccontextmanager
+async def _open_held_out(
+    config: LearnerConfig, model_dir: Path, run_dir: RunDir
+) -> AsyncIterator[HeldOut | None]:
+    if not config.eval.every_steps:
+        yield None
+        return
+    async with open_scorer(
+        config.task,
+        model_dir,
+        seed=config.run.seed,
+        log_path=run_dir.logs / "held-out.log",
+        held_out_from=num_excluded(config),
+    ) as scorer:
+        yield HeldOut(scorer=scorer, num_prompts=scorer.opened.num_prompts)
 
 
 @asynccontextmanager

@@ -61,6 +61,16 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """The prompts that are never trained on."""
+
+    scorer: Scorer
+    """Numbers them from 0; a scorer of its own, so that training's does not wait for it."""
+    num_prompts: int | None
+    """How many there are; None where they are made without end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """One version that nodes can fetch."""
 

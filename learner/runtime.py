@@ -33,6 +33,10 @@ from learner.config import LearnerConfig
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.dispatch.lease_service import LeaseService
 from learner.dispatch.prompts import feed_prompts
+from learner.evaluation.judging import Judge
+from learner.evaluation.live import LiveEvaluation
+from learner.evaluation.round import EvalPlan
+from learner.evaluation.schedule import Schedule
 from learner.intake.checks import ContentRules
 from learner.intake.rollout_service import RolloutService
 from learner.ledger.ledger import Ledger
@@ -46,7 +50,7 @@ from learner.nodes.links import Links
 from learner.nodes.membership import Membership
 from learner.nodes.node_table import NodeTable
 from learner.nodes.probes import ProbeService
-from learner.ports import Publisher, Scorer, Trainer
+from learner.ports import HeldOut, Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.pulse import beat
 from learner.status_service import StatusService, watch_loop_delay
@@ -87,6 +91,10 @@ class Parts:
     """What the ledger holds of an earlier process."""
     snapshots: Path
     status_file: Path
+    held_out: HeldOut | None = None
+    """What is evaluated on while the run goes on; None for no evaluation."""
+    first_step: int = 0
+    """Where the run began."""
 
 
 class Learner:
@@ -121,6 +129,7 @@ class Learner:
             progress=self.progress,
             bell=self._bell,
         )
+        self.evaluation = None if parts.held_out is None else self._evaluation(parts.held_out)
         self.activator = Activator(
             nodes=self.nodes,
             links=parts.links,
@@ -208,6 +217,9 @@ class Learner:
         nursery.start_soon(
             watch, self.watchdog, partial(facts_of, self.dispatcher, self.nodes, self.progress)
         )
+        if self.evaluation is not None:
+            await self.evaluation.open()
+            nursery.start_soon(self.evaluation.run)
         nursery.start_soon(self._feed_prompts)
         await self._publish_first()
         self._serve()
@@ -220,8 +232,44 @@ class Learner:
         await self._publishing.wait_idle()
         is_done = self.progress.step >= self.progress.num_steps
         if is_done:
+            if self.evaluation is not None:
+                self.progress.timeline.enter(Phase.EVALUATING, trio.current_time())
+                await self.evaluation.finish()
             await self._finish()
         return is_done
+
+    def _evaluation(self, held_out: HeldOut) -> LiveEvaluation:
+        parts, config = self._parts, self._parts.config
+        sampling = _eval_sampling(config, parts.sampling)
+        num_steps, publish_every = config.run.num_steps, config.rollouts.publish_every
+        return LiveEvaluation(
+            config.eval,
+            EvalPlan(
+                samples_per_prompt=config.eval.num_samples,
+                sampling=sampling,
+                seed=config.run.seed,
+                lease_timeout_s=config.rollouts.lease_timeout_s,
+                last_step=num_steps,
+            ),
+            Schedule(
+                every_steps=config.eval.every_steps,
+                first_version=parts.first_step,
+                last_version=num_steps - num_steps % publish_every,
+            ),
+            held_out=held_out,
+            judge=Judge(
+                rules=_content_rules(parts, sampling),
+                scorer=held_out.scorer,
+                ledger=parts.ledger,
+                nodes=self.nodes,
+            ),
+            dispatcher=self.dispatcher,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            metrics=parts.metrics,
+            bell=self._bell,
+        )
 
     def _restore(self, left_over: LeftOver) -> list[Dropped]:
         size = self.dispatcher.rules.group_size
@@ -252,6 +300,7 @@ class Learner:
             self._bell,
             next_prompt=self._parts.left_over.next_group,
             skipped=self._parts.left_over.skipped,
+            held_out=self.evaluation.prompt_tokens if self.evaluation else (),
         )
 
     def _serve(self) -> None:
@@ -262,20 +311,18 @@ class Learner:
             nodes=self.nodes,
             progress=self.progress,
             bell=self._bell,
+            evaluation=self.evaluation,
         )
         rollout_service = RolloutService(
             self.desk,
             run_id=parts.run_id,
-            rules=ContentRules(
-                max_new_tokens=parts.sampling.max_new_tokens,
-                stop_token_ids=frozenset(parts.sampling.stop_token_ids),
-                vocab_size=parts.vocab_size,
-            ),
+            rules=_content_rules(parts, parts.sampling),
             scorer=parts.scorer,
             nodes=self.nodes,
             ledger=parts.ledger,
             progress=self.progress,
             bell=self._bell,
+            evaluation=self.evaluation,
         )
 
         def serve(protocol: str, fn: Answer, limits: tuple[int, int], timeout_s: float) -> None:
@@ -294,12 +341,16 @@ class Learner:
             (activation.MAX_REQUEST_BYTES, activation.MAX_REPLY_BYTES),
             _ANSWER_S,
         )
-        serve(
-            leases.PROTOCOL_ID,
-            lease_service.answer,
-            (leases.MAX_REQUEST_BYTES, leases.MAX_REPLY_BYTES),
-            leases.MAX_WAIT_S + _ANSWER_S,
-        )
+        for protocol, answer in (
+            (leases.PROTOCOL_ID, lease_service.answer),
+            (leases.OLD_PROTOCOL_ID, lease_service.answer_old),
+        ):
+            serve(
+                protocol,
+                answer,
+                (leases.MAX_REQUEST_BYTES, leases.MAX_REPLY_BYTES),
+                leases.MAX_WAIT_S + _ANSWER_S,
+            )
         serve(
             rollouts.PROTOCOL_ID,
             rollout_service.answer,
@@ -359,4 +410,20 @@ def _dispatch_rules(config: LearnerConfig, sampling: SamplingParams) -> Dispatch
         max_replaced=(
             table.max_replaced * table.prompts_per_step if table.equal_groups == "replace" else 0
         ),
+    )
+
+
+def _eval_sampling(config: LearnerConfig, sampling: SamplingParams) -> SamplingParams:
+    return SamplingParams(
+        temperature=config.eval.temperature or sampling.temperature,
+        max_new_tokens=config.eval.max_new_tokens or sampling.max_new_tokens,
+        stop_token_ids=sampling.stop_token_ids,
+    )
+
+
+def _content_rules(parts: Parts, sampling: SamplingParams) -> ContentRules:
+    return ContentRules(
+        max_new_tokens=sampling.max_new_tokens,
+        stop_token_ids=frozenset(sampling.stop_token_ids),
+        vocab_size=parts.vocab_size,
     )

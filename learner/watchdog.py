@@ -49,6 +49,8 @@ class Facts:
     """Published."""
     num_accepted: int
     """Rollouts, ever."""
+    num_evaluated: int = 0
+    """Samples of evaluations, ever."""
     num_ready: int
     """Groups that are complete."""
     num_groups_wanted: int
@@ -62,7 +64,13 @@ class Facts:
     @property
     def progress(self) -> tuple[object, ...]:
         """What changes when anything moves."""
-        return (self.phase, self.step, self.newest_version, self.num_accepted)
+        return (
+            self.phase,
+            self.step,
+            self.newest_version,
+            self.num_accepted,
+            self.num_evaluated,
+        )
 
 
 @dataclass(slots=True)
@@ -113,6 +121,11 @@ def explain(facts: Facts, refused_since: Counter[str]) -> str:
             return (
                 "the learner waits until a checkpoint is written: see whether the disk is slow "
                 "or full"
+            )
+        case Phase.EVALUATING:
+            return (
+                "training is over, and the last evaluation waits for nodes; after eval.timeout_s "
+                "it ends with what it has"
             )
         case Phase.STARTING:
             return (
@@ -169,6 +182,7 @@ def facts_of(dispatcher: Dispatcher, nodes: NodeTable, progress: Progress) -> Fa
         step=progress.step,
         newest_version=dispatcher.newest_version,
         num_accepted=sum(node.num_accepted for node in nodes),
+        num_evaluated=progress.num_evaluated,
         num_ready=len(dispatcher.ready),
         num_groups_wanted=progress.rollouts.prompts_per_step,
         num_open=len(dispatcher.open_groups),

@@ -249,6 +249,7 @@ class Worker:
                 if self._is_resting:
                     await ring.wait()
                     continue
+                self._ended(self._work.passed(self._engine.applied_version))
                 job = self._work.next_job(self._engine.applied_version, self._policies.versions)
                 match job:
                     case None:

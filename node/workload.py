@@ -2,7 +2,8 @@
 
 A lease is worked off in parts of at most one engine batch, so that a newer
 policy is applied between parts, and finished parts are on their way while the
-rest is sampled. An engine that batches by itself is given group by group, up to
+rest is sampled. A lease that names a newest version keeps the engine at it until
+the lease is done. An engine that batches by itself is given group by group, up to
 what it takes at once. Every lease ends in one of three ways: all of it was submitted,
 it was handed back (after what was finished of it was submitted), or the learner
 has given up on it (its deadline step has passed).
@@ -94,6 +95,15 @@ class _Held:
     @property
     def num_completions(self) -> int:
         return _num_completions(self.todo) + _num_completions(self.sampling) + self.num_unsent
+
+    def takes(self, version: PolicyVersion) -> bool:
+        """Whether it may be sampled with ``version``."""
+        most = self.lease.max_version
+        return self.lease.min_version <= version and (most is None or version <= most)
+
+    def holds(self, version: PolicyVersion) -> bool:
+        """Whether it keeps the engine at ``version``."""
+        return self.lease.max_version is not None and self.takes(version)
 
 
 class Workload:
@@ -196,7 +206,7 @@ class Workload:
         sampling: SamplingParams | None = None
         room = self._max_batch
         for held in self._held.values():
-            if held.lease.min_version > applied or not held.todo or held.sampling:
+            if not held.takes(applied) or not held.todo or held.sampling:
                 continue
             if sampling is not None and held.lease.sampling != sampling:
                 continue
@@ -212,7 +222,7 @@ class Workload:
     def _next_group(self, applied: PolicyVersion) -> Sample | None:
         room = self._max_batch - sum(_num_completions(h.sampling) for h in self._held.values())
         for held in self._held.values():
-            if held.lease.min_version > applied or not held.todo:
+            if not held.takes(applied) or not held.todo:
                 continue
             groups = _prefix(held.todo[:1], room, at_least_one=room == self._max_batch)
             if not groups:
@@ -225,11 +235,14 @@ class Workload:
     def _wanted_version(
         self, applied: PolicyVersion | None, held_versions: Collection[PolicyVersion]
     ) -> PolicyVersion | None:
+        if applied is not None and any(held.holds(applied) for held in self._held.values()):
+            return applied
         usable = [version for version in held_versions if version not in self._refused_versions]
         if applied is None:
             # On one that has proven good, the engine comes back; then the other is tried again.
             harmless = [version for version in usable if not self._num_deaths[version]]
             usable = harmless or usable
+            usable = [v for v in usable if any(h.holds(v) for h in self._held.values())] or usable
         return max(usable, default=None)
 
     def refuse_version(self, version: PolicyVersion) -> None:
@@ -297,6 +310,15 @@ class Workload:
             for held in late
         ]
 
+    def passed(self, applied: PolicyVersion | None) -> list[Ending]:
+        """Give back the leases that want an older version than the engine has now."""
+        late = [held for held in self._held.values() if _is_passed(held, applied)]
+        return [
+            ending
+            for held in late
+            for ending in self._give_up(held, f"the engine is at version {applied} already")
+        ]
+
     def lease_lost(self, lease_id: str, why: str) -> list[Ending]:
         """Drop a lease that the learner does not know any more."""
         if self._held.pop(lease_id, None) is None:
@@ -334,6 +356,11 @@ class Workload:
         lease_id = held.lease.lease_id
         del self._held[lease_id]
         return [Done(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
+
+
+def _is_passed(held: _Held, applied: PolicyVersion | None) -> bool:
+    most = held.lease.max_version
+    return most is not None and applied is not None and most < applied
 
 
 def _num_completions(groups: Iterable[LeasedGroup]) -> int:

@@ -15,7 +15,9 @@ from protocols.reasons import Reason
 from protocols.sampling import SamplingParams
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/lease/1.0.0"
+PROTOCOL_ID: Final = "/echo2/lease/1.1.0"
+OLD_PROTOCOL_ID: Final = "/echo2/lease/1.0.0"
+"""The same without ``max_version``: a node that asks by this one is never held to a version."""
 MAX_REQUEST_BYTES: Final = 4096
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 MAX_GROUPS: Final = 256
@@ -48,7 +50,7 @@ class LeasedGroup(Message, frozen=True):
     ]
 
 
-class Lease(Message, frozen=True):
+class Lease(Message, frozen=True, omit_defaults=True):
     """Work for one node."""
 
     lease_id: LeaseName
@@ -58,6 +60,9 @@ class Lease(Message, frozen=True):
     """The last learner step whose update may use rollouts of ``min_version``."""
     groups: Annotated[tuple[LeasedGroup, ...], msgspec.Meta(min_length=1, max_length=MAX_GROUPS)]
     sampling: SamplingParams
+    max_version: Version | None = None
+    """Sampling with a newer version than this is refused, so the engine keeps the one it has until
+    the lease is done; None takes any."""
 
     @property
     def num_completions(self) -> int:

@@ -2,6 +2,7 @@
 
 from learner.config.tables import (
     CheckpointTable,
+    EvalTable,
     LearnerConfig,
     ModelTable,
     RolloutTable,
@@ -14,6 +15,7 @@ from learner.config.tables import (
 
 __all__ = [
     "CheckpointTable",
+    "EvalTable",
     "LearnerConfig",
     "ModelTable",
     "RolloutTable",

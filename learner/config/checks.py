@@ -5,11 +5,19 @@ from typing import Final
 
 from echo2swarm.errors import ConfigError
 from echo2swarm.network.addresses import split_address
-from learner.config.tables import LearnerConfig, RolloutTable, SwarmTable, TrainerTable
+from learner.config.tables import (
+    EvalTable,
+    LearnerConfig,
+    RolloutTable,
+    SwarmTable,
+    TrainerTable,
+)
 from protocols.errors import RemoteProtocolError
 from protocols.leases import MAX_GROUPS
 from protocols.rollouts import MAX_ROLLOUTS
 
+MAX_EVAL_SAMPLES: Final = 100_000
+"""Completions of one evaluation."""
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
 
@@ -22,6 +30,7 @@ def check(config: LearnerConfig) -> LearnerConfig:
     _check_rollouts(config.rollouts)
     _check_swarm(config.swarm)
     _check_trainer(config.trainer)
+    _check_eval(config.eval)
     return config
 
 
@@ -71,4 +80,12 @@ def _check_trainer(trainer: TrainerTable) -> None:
         raise ConfigError(
             f'trainer.device: expected "cuda" with trainer.num_processes = '
             f'{trainer.num_processes}, got "{trainer.device}", which is one GPU'
+        )
+
+
+def _check_eval(table: EvalTable) -> None:
+    if (num := table.num_prompts * table.num_samples) > MAX_EVAL_SAMPLES:
+        raise ConfigError(
+            f"eval.num_samples: an evaluation would be of {num} completions (times "
+            f"eval.num_prompts); expected at most {MAX_EVAL_SAMPLES}"
         )

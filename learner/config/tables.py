@@ -182,6 +182,25 @@ class CheckpointTable(Table, frozen=True):
     """
 
 
+class EvalTable(Table, frozen=True):
+    """Evaluation on held-out prompts while the run goes on (docs/evaluate.md)."""
+
+    every_steps: Natural = 0
+    """Evaluate a version every this many steps, and the first and the last one; 0 for never."""
+    num_prompts: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
+    """Held-out prompts of each evaluation; fewer if the task has fewer."""
+    num_samples: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
+    """Completions of each prompt: the k of mean@k."""
+    temperature: Annotated[float, msgspec.Meta(gt=0, le=10)] | None = None
+    """Of sampling; left out, rollouts.temperature."""
+    max_new_tokens: Annotated[int, msgspec.Meta(ge=1, le=131_072)] | None = None
+    """Length at which a completion is cut off; left out, rollouts.max_new_tokens."""
+    max_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.25
+    """Most of the active nodes that evaluate at once, while there is training; one in any case."""
+    timeout_s: Positive = 900.0
+    """An evaluation that takes longer ends with those prompts that are done."""
+
+
 class LearnerConfig(Table, frozen=True):
     """All of it."""
 
@@ -193,3 +212,4 @@ class LearnerConfig(Table, frozen=True):
     selector: SelectorTable = SelectorTable()
     trainer: TrainerTable = TrainerTable()
     checkpoint: CheckpointTable = CheckpointTable()
+    eval: EvalTable = EvalTable()

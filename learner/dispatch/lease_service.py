@@ -13,6 +13,7 @@ from echo2swarm.bell import Bell
 from echo2swarm.dispatch.lease_rules import Ask, NoWork
 from echo2swarm.dispatch.leasing import LeaseState
 from learner.dispatch.lease_desk import LeaseDesk
+from learner.evaluation.live import LiveEvaluation
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
 from protocols.activation import Directive
@@ -46,14 +47,20 @@ class LeaseService:
         nodes: NodeTable,
         progress: Progress,
         bell: Bell,
+        evaluation: LiveEvaluation | None = None,
     ) -> None:
         self._desk = desk
+        self._evaluation = evaluation
         self._run_id = run_id
         self._nodes = nodes
         self._progress = progress
         self._bell = bell
 
-    async def answer(self, peer: PeerId, data: bytes) -> bytes:
+    async def answer_old(self, peer: PeerId, data: bytes) -> bytes:
+        """Return the reply to a call of a node that can't keep a version: it never evaluates."""
+        return await self.answer(peer, data, can_evaluate=False)
+
+    async def answer(self, peer: PeerId, data: bytes, *, can_evaluate: bool = True) -> bytes:
         """Return the reply to one call."""
         call: LeaseRequest | LeaseReturn = decode(data, LeaseCall, max_bytes=MAX_REQUEST_BYTES)
         if call.run_id != self._run_id:
@@ -65,14 +72,14 @@ class LeaseService:
         elif isinstance(call, LeaseReturn):
             reply = await self._take_back(peer, call)
         else:
-            reply = await self._give(peer, call)
+            reply = await self._give(peer, call, can_evaluate=can_evaluate)
         return encode(reply, max_bytes=MAX_REPLY_BYTES)
 
-    async def _give(self, peer: PeerId, request: LeaseRequest) -> LeaseReply:
+    async def _give(self, peer: PeerId, request: LeaseRequest, *, can_evaluate: bool) -> LeaseReply:
         deadline_s = trio.current_time() + request.wait_s
         while True:
             ring = self._bell.next_ring
-            result = await self._try(peer, request)
+            result = await self._try(peer, request, can_evaluate=can_evaluate)
             if isinstance(result, Lease):
                 return self._reply(lease=result)
             with trio.move_on_at(deadline_s) as scope:
@@ -80,7 +87,9 @@ class LeaseService:
             if scope.cancelled_caught:
                 return self._reply(why=result.why)
 
-    async def _try(self, peer: PeerId, request: LeaseRequest) -> Lease | NoWork:
+    async def _try(
+        self, peer: PeerId, request: LeaseRequest, *, can_evaluate: bool
+    ) -> Lease | NoWork:
         node = self._nodes.get(peer)
         if node is None or not self._nodes.is_session(peer, request.session_id):
             return NoWork("the session is over")
@@ -97,6 +106,13 @@ class LeaseService:
             broadcast_s=node.slow_broadcast_s,
             usual_broadcast_s=node.usual_broadcast_s,
         )
+        if self._evaluation is not None and can_evaluate:
+            lease = await self._evaluation.grant(ask)
+            if lease is not None:
+                return lease
+            if self._evaluation.has_work(peer):
+                # Else its training would wait, and pass for slow.
+                return NoWork("it has work of an evaluation in hand")
         reply = await self._desk.grant(ask)
         if isinstance(reply, Lease):
             self._nodes.no_work(peer, "")
@@ -105,14 +121,18 @@ class LeaseService:
         return reply
 
     async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:
-        lease = self._desk.dispatcher.leases.get(call.lease_id)
+        evaluated = self._evaluation.lease(call.lease_id) if self._evaluation else None
+        lease = evaluated or self._desk.dispatcher.leases.get(call.lease_id)
         if lease is None:
             return self._refused(Reason.UNKNOWN_LEASE, f"no lease {call.lease_id!r}")
         if lease.peer != peer:
             return self._refused(Reason.NOT_YOUR_LEASE, "this lease was granted to another node")
         if lease.state is LeaseState.ACTIVE:
             log.info("lease.returned", lease=lease.lease_id, peer=short(peer), why=call.why)
-            await self._desk.end([(lease, LeaseState.RETURNED)])
+            if self._evaluation is not None and evaluated is not None:
+                self._evaluation.give_back(evaluated)
+            else:
+                await self._desk.end([(lease, LeaseState.RETURNED)])
         return self._reply(why="taken back")
 
     def _refused(self, reason: Reason, why: str) -> LeaseReply:

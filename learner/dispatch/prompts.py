@@ -1,6 +1,6 @@
 """Keeps the dispatcher supplied with prompts, drawn from the scorer ahead of need."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -16,6 +16,8 @@ from protocols.leases import MAX_PROMPT_TOKENS
 MAX_DRAWN: Final = 64
 """At once; the scorer scores in between."""
 
+_WHY_NOT: Final = "empty, too long, or held out for evaluation"
+
 log = structlog.get_logger()
 
 
@@ -26,8 +28,17 @@ async def feed_prompts(
     *,
     next_prompt: int,
     skipped: Sequence[int] = (),
+    held_out: Container[bytes] = (),
 ) -> None:
     """Draw the prompts that an earlier process left out, then from ``next_prompt`` on.
+
+    Args:
+        scorer: has the prompts.
+        dispatcher: gets them.
+        bell: rung when some are wanted, and when there are more.
+        next_prompt: the first that was never leased.
+        skipped: prompts before it that were not leased either.
+        held_out: packed prompts that are never trained on, even if the task has them twice.
 
     Raises:
         SwarmError: there are none, or none that fit.
@@ -36,7 +47,7 @@ async def feed_prompts(
     for index in skipped:
         while not dispatcher.num_prompts_wanted:
             await bell.next_ring.wait()
-        dispatcher.add_prompts(_usable(await scorer.draw(index, 1)))
+        dispatcher.add_prompts(_for_training(await scorer.draw(index, 1), held_out))
         bell.ring()
     num_fruitless = 0
     while True:
@@ -52,16 +63,21 @@ async def feed_prompts(
                 "fewer steps"
             )
         next_prompt += len(drawn)
-        usable = _usable(drawn)
+        usable = _for_training(drawn, held_out)
         if len(usable) < len(drawn):
-            log.warning("prompts.skipped", count=len(drawn) - len(usable), why="empty or too long")
+            log.warning("prompts.skipped", count=len(drawn) - len(usable), why=_WHY_NOT)
         num_fruitless = 0 if usable else num_fruitless + 1
         if num_fruitless > 10:
-            raise SwarmError("the task's prompts are all empty or too long")
+            raise SwarmError(f"the task's prompts are all of no use: {_WHY_NOT}")
         dispatcher.add_prompts(usable)
         bell.ring()
         await trio.lowlevel.checkpoint()
 
 
-def _usable(prompts: Iterable[Prompt]) -> list[Prompt]:
+def _for_training(prompts: Iterable[Prompt], held_out: Container[bytes]) -> list[Prompt]:
+    return [prompt for prompt in usable_prompts(prompts) if prompt.tokens not in held_out]
+
+
+def usable_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
+    """Return those that a lease can hold."""
     return [p for p in prompts if 1 <= len(p.tokens) // 4 <= MAX_PROMPT_TOKENS]

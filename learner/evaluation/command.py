@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import click
 import msgspec
@@ -16,18 +15,14 @@ from echo2swarm.telemetry import configure_logging
 from learner.config import LearnerConfig
 from learner.evaluation.evaluator import Plan, Policy, Rewards, evaluate, open_engine
 from learner.evaluation.progress import ProgressLine
+from learner.evaluation.questions import draw_held_out, num_excluded
 from learner.evaluation.report import as_json, as_table
 from learner.export.command import export
 from learner.export.source import BASE, Run, Trained, find_checkpoint, is_model_folder, read_run
 from learner.model_folder import prepare_model
 from learner.run_dir import RunDir
 from learner.scoring.client import ProcessScorer, open_scorer
-from learner.scoring.messages import Prompt
 from protocols.sampling import SamplingParams
-
-MAX_EXCLUDED: Final = 200_000
-"""Prompts looked at, at most, to leave out of an evaluation what a run trains on."""
-_DRAWN_AT_ONCE: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +98,6 @@ def _model(name: str, run: Run, *, step: int | None) -> _Model:
 async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]) -> list[Rewards]:
     config = run.config
     base = await prepare_model(config.model.path)
-    num_trained = min(MAX_EXCLUDED, config.run.num_steps * config.rollouts.prompts_per_step)
     results = []
     with tempfile.TemporaryDirectory(prefix="echo2-eval-") as scratch:
         async with open_scorer(
@@ -111,9 +105,11 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
             base,
             seed=config.run.seed,
             log_path=Path(scratch) / "scorer.log",
-            held_out_from=num_trained,
+            held_out_from=num_excluded(config),
         ) as scorer:
-            prompts = await _draw(scorer, options.num_prompts)
+            prompts = await draw_held_out(
+                scorer, options.num_prompts, num_known=scorer.opened.num_prompts
+            )
             plan = _plan(options, config, scorer)
             per_prompt = plan.samples_per_prompt + plan.is_greedy_too
             progress = ProgressLine(
@@ -142,17 +138,6 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
                     )
             progress.end()
     return results
-
-
-async def _draw(scorer: ProcessScorer, count: int) -> list[Prompt]:
-    """Return held-out prompts, each once."""
-    known = scorer.opened.num_prompts
-    count = count if known is None else min(count, known)
-    prompts: list[Prompt] = []
-    while len(prompts) < count:
-        wanted = min(_DRAWN_AT_ONCE, count - len(prompts))
-        prompts += await scorer.draw(len(prompts), wanted)
-    return prompts
 
 
 def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) -> Plan:

@@ -6,7 +6,6 @@ each other.
 """
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from echo2swarm.children.parent import Child, open_child
 from echo2swarm.engine_messages import Completion, Generate, Generated, LoadPolicy, PolicyLoaded
 from echo2swarm.errors import SwarmError
 from echo2swarm.models.cache import torch_env
+from learner.evaluation.questions import sample_seed
 from learner.ports import Scorer
 from learner.scoring.messages import Completion as ToScore
 from learner.scoring.messages import Prompt
@@ -30,7 +30,6 @@ chance."""
 _PROMPTS_AT_ONCE: Final = 16
 _LOAD_S: Final = 1800.0
 _GENERATE_S: Final = 3600.0
-_NUM_SEEDS: Final = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +141,7 @@ async def _sample(part: Sequence[Prompt], plan: Plan, engine: Child) -> list[Com
             group_id=prompt.index,
             prompt_tokens=prompt.tokens,
             samples=tuple(
-                SampleSpec(index=k, seed=_seed(plan.seed, prompt.index, k))
+                SampleSpec(index=k, seed=sample_seed(plan.seed, prompt.index, k))
                 for k in range(plan.samples_per_prompt)
             ),
         )
@@ -157,7 +156,7 @@ async def _most_likely(part: Sequence[Prompt], plan: Plan, engine: Child) -> lis
         LeasedGroup(
             group_id=prompt.index,
             prompt_tokens=prompt.tokens,
-            samples=(SampleSpec(index=index, seed=_seed(plan.seed, prompt.index, index)),),
+            samples=(SampleSpec(index=index, seed=sample_seed(plan.seed, prompt.index, index)),),
         )
         for prompt in part
     ]
@@ -179,8 +178,3 @@ async def _generate(
     if got != wanted or len(generated.completions) != len(wanted):
         raise SwarmError("the engine did not answer every sample once")
     return list(generated.completions)
-
-
-def _seed(seed: int, prompt: int, sample: int) -> int:
-    """Return the seed of a sample: the same for every model, so that they are compared alike."""
-    return random.Random(f"evaluation {seed} {prompt} {sample}").randrange(_NUM_SEEDS)  # noqa: S311

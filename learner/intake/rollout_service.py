@@ -20,6 +20,7 @@ from echo2swarm.dispatch.groups import AcceptedRollout
 from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.errors import ChildError
 from learner.dispatch.lease_desk import LeaseDesk
+from learner.evaluation.live import LiveEvaluation
 from learner.intake.checks import (
     ContentRules,
     Refusal,
@@ -92,8 +93,10 @@ class RolloutService:
         ledger: Ledger,
         progress: Progress,
         bell: Bell,
+        evaluation: LiveEvaluation | None = None,
     ) -> None:
         self._desk = desk
+        self._evaluation = evaluation
         self._run_id = run_id
         self._rules = rules
         self._scorer = scorer
@@ -105,8 +108,11 @@ class RolloutService:
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one submission."""
         submission = decode(data, RolloutSubmission, max_bytes=MAX_REQUEST_BYTES)
-        refusal = self._check_whole(peer, submission)
-        if refusal is None:
+        evaluated = self._evaluation.lease(submission.lease_id) if self._evaluation else None
+        refusal = self._check_whole(peer, submission, evaluated)
+        if refusal is None and self._evaluation is not None and evaluated is not None:
+            verdicts = await self._evaluation.judge(evaluated, submission)
+        elif refusal is None:
             verdicts = await self._judge(peer, submission)
         else:
             verdicts = ()
@@ -121,12 +127,14 @@ class RolloutService:
         )
         return encode(reply, max_bytes=MAX_REPLY_BYTES)
 
-    def _check_whole(self, peer: PeerId, submission: RolloutSubmission) -> Refusal | None:
+    def _check_whole(
+        self, peer: PeerId, submission: RolloutSubmission, evaluated: LeaseRecord | None
+    ) -> Refusal | None:
         if submission.run_id != self._run_id:
             return Refusal(Reason.WRONG_RUN, f"this is run {self._run_id}")
         if not self._nodes.is_session(peer, submission.session_id):
             return Refusal(Reason.NOT_A_MEMBER, "no heartbeat of this session is known")
-        lease = self._desk.dispatcher.leases.get(submission.lease_id)
+        lease = evaluated or self._desk.dispatcher.leases.get(submission.lease_id)
         return check_lease(submission, peer, lease)
 
     async def _judge(

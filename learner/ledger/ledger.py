@@ -25,6 +25,7 @@ from echo2swarm.dispatch.open_group import Dropped
 from echo2swarm.errors import StoreError
 from learner.intake.checks import Refusal
 from learner.ledger import resume as ledger_resume
+from learner.ledger.evaluations import Evaluations
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, set_meta
 from learner.ledger.resume import LeftOver, Reach
 from learner.ledger.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
@@ -80,6 +81,7 @@ class Ledger:
         self._one_writer = trio.CapacityLimiter(1)
         self._failure: StoreError | None = None
         self._failed = trio.Event()
+        self.evaluations = Evaluations(self._write)
 
     async def watch(self) -> None:
         """Wait until the ledger fails for good, wherever that was noticed.

@@ -15,6 +15,7 @@ from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW
 from echo2swarm.errors import StoreError
 from echo2swarm.freshness import Freshness, judge
+from learner.ledger.evaluations import forget_after
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
@@ -116,6 +117,7 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
         )
     # Of a version that was noted, but whose update was lost with the power.
     db.execute("DELETE FROM versions WHERE version > ?", (step,))
+    forget_after(db, step)
     leases = _leases_in_hand(db)
     db.execute(
         "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",

@@ -2,9 +2,56 @@
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
-SCHEMA: Final = """
+_EVALUATIONS: Final = """
+-- Evaluations on held-out prompts. Training knows nothing of these tables, and reads none of them.
+CREATE TABLE evaluations (
+    version INTEGER PRIMARY KEY,
+    num_prompts INTEGER NOT NULL,
+    samples_per_prompt INTEGER NOT NULL,
+    temperature REAL NOT NULL,
+    max_new_tokens INTEGER NOT NULL,
+    started_unix_s REAL NOT NULL,
+    ended_unix_s REAL,
+    outcome TEXT,
+    figures TEXT,
+    CHECK ((ended_unix_s IS NULL) = (outcome IS NULL))
+);
+
+-- As they are numbered in evaluations: the same ones in each.
+CREATE TABLE evaluation_prompts (
+    prompt_index INTEGER PRIMARY KEY,
+    prompt_tokens BLOB NOT NULL
+);
+
+CREATE TABLE evaluation_leases (
+    lease_id TEXT PRIMARY KEY,
+    version INTEGER NOT NULL REFERENCES evaluations,
+    peer TEXT NOT NULL,
+    session_id TEXT NOT NULL,
+    granted_unix_s REAL NOT NULL,
+    samples TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- One row per judged sample; the key forbids two for one sample.
+CREATE TABLE evaluation_samples (
+    version INTEGER NOT NULL REFERENCES evaluations,
+    prompt_index INTEGER NOT NULL REFERENCES evaluation_prompts,
+    sample_index INTEGER NOT NULL,
+    lease_id TEXT NOT NULL REFERENCES evaluation_leases,
+    peer TEXT NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    is_truncated INTEGER NOT NULL,
+    reward REAL NOT NULL,
+    is_failed INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    accepted_unix_s REAL NOT NULL,
+    PRIMARY KEY (version, prompt_index, sample_index)
+) WITHOUT ROWID;
+"""
+
+_TRAINING: Final = """
 CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -118,6 +165,7 @@ CREATE TABLE nodes (
     last_unix_s REAL NOT NULL
 ) WITHOUT ROWID;
 """
+SCHEMA: Final = _TRAINING + _EVALUATIONS
 
 MIGRATIONS: Final = {
     1: """
@@ -142,5 +190,6 @@ INSERT OR REPLACE INTO meta SELECT 'forgotten_before', CAST(MAX(trained_step) + 
     FROM rollouts WHERE trained_step IS NOT NULL AND tokens IS NULL
     HAVING MAX(trained_step) IS NOT NULL;
 """,
+    2: _EVALUATIONS,
 }
 """What brings a ledger of the format before to the next one."""

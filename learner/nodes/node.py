@@ -50,6 +50,8 @@ class Node:
     ready_at_s: float | None = None
     """Since when it has been able to sample."""
     held_version: int | None = None
+    held_back_until_s: float = -inf
+    """Until when an evaluation kept it at one version; ``inf`` while one does."""
     broadcast_s: float | None = None
     """From publish to applied, the last time."""
     broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))

@@ -5,6 +5,7 @@ says of itself is shown; what is decided by is measured.
 """
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Final
 
 from echo2swarm.rates import WindowSum
@@ -208,6 +209,12 @@ class NodeTable:
         node.no_work_why = why
         return True
 
+    def held_back(self, peer: PeerId, *, is_held: bool, now_s: float) -> None:
+        """Note whether an evaluation keeps a node at one version, or that it ceases to."""
+        node = self._nodes.get(peer)
+        if node is not None and (is_held or node.held_back_until_s == inf):
+            node.held_back_until_s = inf if is_held else now_s
+
     def working(self, peer: PeerId, *, has_lease: bool, now_s: float) -> None:
         """Note whether a node has a lease in hand."""
         if (node := self._nodes.get(peer)) is not None:
@@ -270,6 +277,9 @@ class NodeTable:
         published_at_s = self._published_at_s.get(node.applied_version or 0)
         # A node that came later measures its own start-up, not the broadcast.
         if published_at_s is None or node.joined_at_s > published_at_s:
+            return None
+        # And one that kept an older version measures its evaluation.
+        if node.held_back_until_s >= published_at_s:
             return None
         node.broadcast_s = now_s - published_at_s
         node.broadcasts_s.append(node.broadcast_s)

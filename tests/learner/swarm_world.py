@@ -21,13 +21,13 @@ from echo2swarm.network.memory import MemoryHub
 from echo2swarm.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import call
 from echo2swarm.weights.traffic import Traffic
-from learner.config import LearnerConfig, RolloutTable, RunTable, SwarmTable
+from learner.config import EvalTable, LearnerConfig, RolloutTable, RunTable, SwarmTable
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
 from learner.loop.replay import replay
 from learner.nodes.links import Links
-from learner.ports import Published
+from learner.ports import HeldOut, Published
 from learner.resuming import choose_checkpoint
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
@@ -48,6 +48,8 @@ from tests.echo2swarm.dispatch.samples import STOP, rollout
 
 RUN = RunId("test-run")
 UNSCORABLE_TOKEN = 13
+HELD_OUT_TOKEN = 9
+"""Begins every held-out prompt, and none that is trained on."""
 Alter = Callable[[Rollout], Rollout]
 
 
@@ -59,6 +61,7 @@ def config(
     group_size: int = 2,
     publish_every: int = 1,
     lease_timeout_s: float = 30.0,
+    evaluation: EvalTable | None = None,
 ) -> LearnerConfig:
     return LearnerConfig(
         run=RunTable(num_steps=num_steps),
@@ -72,6 +75,7 @@ def config(
             lease_prompts=1,
             lease_timeout_s=lease_timeout_s,
         ),
+        eval=evaluation or EvalTable(),
     )
 
 
@@ -149,6 +153,31 @@ class FakeScorer:
         ]
 
 
+class FakeHeldOutScorer:
+    """Has prompts of its own, of which the even ones are answered rightly."""
+
+    def __init__(self) -> None:
+        self.scored: list[int] = []
+        self.score_s = 0.0
+
+    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+        await trio.lowlevel.checkpoint()
+        return [
+            Prompt(i, pack_tokens([HELD_OUT_TOKEN, i]), f"held out {i}")
+            for i in range(start, start + count)
+        ]
+
+    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+        await trio.sleep(self.score_s)
+        self.scored += [completion.index for completion in completions]
+        return [
+            Reward(None, "", "no digits")
+            if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)
+            else Reward(float(completion.index % 2 == 0), "text")
+            for completion in completions
+        ]
+
+
 class FakePublisher:
     def __init__(self) -> None:
         self.versions: list[int] = []
@@ -177,6 +206,7 @@ class World:
     ledger: Ledger
     folder: Path
     nursery: trio.Nursery
+    held_out: FakeHeldOutScorer
     results: list[bool] = field(default_factory=list)
     finished: trio.Event = field(default_factory=trio.Event)
 
@@ -210,7 +240,7 @@ async def open_world(
     table = settings.rollouts
     hub = MemoryHub(seed=1, latency_s=(0.01, 0.02))
     trainer = trainer or FakeTrainer(train_s=train_s, max_staleness=table.max_staleness)
-    publisher = FakePublisher()
+    publisher, held_out = FakePublisher(), FakeHeldOutScorer()
     run_dir = RunDir(folder, RUN)
 
     async with (
@@ -260,6 +290,11 @@ async def open_world(
                     left_over=left_over,
                     snapshots=folder / "snapshots",
                     status_file=folder / "status.json",
+                    held_out=(
+                        HeldOut(scorer=held_out, num_prompts=100)
+                        if settings.eval.every_steps
+                        else None
+                    ),
                 ),
             )
             world = World(
@@ -271,6 +306,7 @@ async def open_world(
                 ledger,
                 folder,
                 nursery,
+                held_out,
             )
             started = trio.Event()
 
@@ -300,6 +336,7 @@ class ScriptedNode:
         alter: changes every rollout before it is submitted.
         usd_per_hour: its price.
         calibrated_tokens_per_s: what it says a trial of its engine came to.
+        lease_protocol: by which it asks for work.
     """
 
     def __init__(
@@ -313,8 +350,12 @@ class ScriptedNode:
         alter: Alter | None = None,
         usd_per_hour: float = 1.0,
         calibrated_tokens_per_s: float | None = None,
+        lease_protocol: str = leases.PROTOCOL_ID,
     ) -> None:
         self.world = world
+        self.lease_protocol = lease_protocol
+        self.is_keeping = False
+        """Its version, for an evaluation."""
         self.key = _key(number)
         self.name = f"node-{number}"
         self.session_id = session_id
@@ -360,22 +401,32 @@ class ScriptedNode:
                 self.state = NodeState.LEFT
                 await self.heartbeat()
                 return
-            if self.applied is None or reply.newest_version > self.applied:
+            is_behind = self.applied is None or reply.newest_version > self.applied
+            if is_behind and not self.is_keeping:
                 await trio.sleep(self.broadcast_s)
-                self.applied, self.state = reply.newest_version, NodeState.ACTIVE
+                self._apply(reply.newest_version)
             else:
                 await trio.sleep(reply.next_heartbeat_s)
+
+    def _apply(self, version: int) -> None:
+        if not self.is_keeping:
+            self.applied, self.state = version, NodeState.ACTIVE
 
     async def _work(self) -> None:
         while True:
             if self.applied is None or self.directive is not Directive.ACTIVE:
                 await trio.sleep(0.2)
                 continue
-            reply = await self.ask()
+            # A real node has its next lease before it is done with this one.
+            reply = await self.ask(wait_s=0.0 if self.is_keeping else 10.0)
+            self.is_keeping = reply.lease is not None and reply.lease.max_version == self.applied
             if reply.lease is None:
                 await trio.sleep(reply.retry_after_s)
                 continue
             version = self.applied
+            if reply.lease.max_version not in (None, version):
+                await self.give_back(reply.lease.lease_id)
+                continue
             await trio.sleep(self.generate_s)
             await self.submit(reply.lease.lease_id, self.rollouts_of(reply.lease, version))
 
@@ -447,7 +498,7 @@ class ScriptedNode:
         return decode(data, StatusReply, max_bytes=1 << 20)
 
     async def _lease_call(self, message: LeaseRequest | LeaseReturn) -> LeaseReply:
-        data = await self._call(leases.PROTOCOL_ID, encode(message, max_bytes=1 << 20))
+        data = await self._call(self.lease_protocol, encode(message, max_bytes=1 << 20))
         return decode(data, LeaseReply, max_bytes=1 << 23)
 
     async def _call(self, protocol: str, request: bytes) -> bytes:

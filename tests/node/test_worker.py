@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
 import trio
 from trio.testing import MockClock
 
@@ -94,6 +95,46 @@ async def test_a_newer_version_is_applied_between_calls_and_the_newest_wins(
 
     assert bench.engine.loaded == [0, 2]
     assert [version for version, _ in bench.engine.called_with] == [0, 2, 2]
+
+
+async def test_leases_for_one_version_are_done_with_it_and_then_the_newest_is_applied(
+    autojump_clock: MockClock,
+) -> None:
+    def make(number: int) -> Lease:
+        lease = make_lease(number)
+        return msgspec.structs.replace(lease, max_version=0) if number <= 4 else lease
+
+    async with open_bench(FakeLearner(make=make)) as bench:
+        with at_most():
+            bench.engine.seconds_per_call = 10
+            bench.policies.hold(0)
+            bench.learner.give(4)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 2)
+            await trio.sleep(1)
+            bench.policies.hold(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 4 * 8)
+            await trio.sleep(1)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 5 * 8)
+
+    assert bench.engine.loaded == [0, 1]
+    assert [version for version, _ in bench.engine.called_with] == [0, 0, 0, 0, 1]
+
+
+async def test_a_lease_for_a_version_that_the_engine_has_left_is_given_back(
+    autojump_clock: MockClock,
+) -> None:
+    def make(number: int) -> Lease:
+        return msgspec.structs.replace(make_lease(number), max_version=0)
+
+    async with open_bench(FakeLearner(make=make)) as bench:
+        with at_most():
+            bench.policies.hold(1)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.returned) == 1)
+
+    assert bench.engine.called_with == []
+    assert bench.learner.returned[0].why == "the engine is at version 1 already"
 
 
 async def test_an_engine_that_batches_by_itself_gets_group_by_group_up_to_what_it_takes(

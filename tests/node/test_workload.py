@@ -25,13 +25,14 @@ def lease(
     min_version: int = 0,
     deadline_step: int = 2,
     sampling: SamplingParams = SAMPLING,
+    max_version: int | None = None,
 ) -> Lease:
     first = int(name.rpartition("-")[2]) * 100
     groups = tuple(
         LeasedGroup(first + i, pack_tokens([1]), tuple(SampleSpec(j, j) for j in range(group_size)))
         for i in range(num_groups)
     )
-    return Lease(name, min_version, deadline_step, groups, sampling)
+    return Lease(name, min_version, deadline_step, groups, sampling, max_version)
 
 
 def workload(
@@ -82,6 +83,77 @@ def test_a_newer_version_is_applied_before_more_is_sampled() -> None:
     assert work.next_job(None, [V0]) == Apply(V0)
     assert work.next_job(V0, [V2]) == Apply(V2)
     assert isinstance(work.next_job(V2, [V2]), Sample)
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_a_lease_for_one_version_keeps_the_engine_at_it_until_its_last_verdict(
+    is_continuous: bool,
+) -> None:
+    kept = lease(num_groups=1, min_version=1, max_version=1)
+    work = workload(kept, is_continuous=is_continuous)
+
+    (part,) = parts_of(work.next_job(V1, [V1, V2]))
+    assert work.next_job(V1, [V1, V2]) is None
+    assert work.sampled(part)
+    assert work.next_job(V1, [V1, V2]) is None
+    assert work.submitted(kept.lease_id, 4) == [Done(kept.lease_id)]
+    assert work.next_job(V1, [V1, V2]) == Apply(V2)
+
+
+@pytest.mark.parametrize("is_continuous", [False, True])
+def test_other_leases_are_sampled_with_the_version_that_is_kept_if_they_allow_it(
+    is_continuous: bool,
+) -> None:
+    kept = lease("lease-000", num_groups=1, min_version=1, max_version=1)
+    newer = lease("lease-001", num_groups=1, min_version=2)
+    older = lease("lease-002", num_groups=1, min_version=0)
+    work = workload(kept, newer, older, max_batch=20, is_continuous=is_continuous)
+
+    jobs = [work.next_job(V1, [V1, V2]) for _ in range(2)]
+
+    sampled = {part.lease_id for job in jobs if job for part in parts_of(job)}
+    assert sampled == {kept.lease_id, older.lease_id}
+    assert work.next_job(V1, [V1, V2]) is None
+
+
+def test_a_lease_for_a_version_that_the_engine_is_past_goes_back_unsampled() -> None:
+    kept, other = lease("lease-000", min_version=1, max_version=1), lease("lease-001")
+    work = workload(kept, other)
+
+    assert work.passed(None) == []
+    assert work.passed(V1) == []
+    job = work.next_job(V2, [V2])
+    endings = work.passed(V2)
+
+    assert {part.lease_id for part in parts_of(job)} == {other.lease_id}
+    assert endings == [GiveBack(kept.lease_id, "the engine is at version 2 already")]
+    assert not work.has(kept.lease_id)
+
+
+def test_a_lease_for_a_version_that_the_engine_has_not_reached_does_not_hold_it_back() -> None:
+    work = workload(lease(min_version=1, max_version=1))
+
+    assert work.next_job(V0, [V0]) is None
+    assert work.next_job(V0, [V0, V1]) == Apply(V1)
+
+
+def test_what_was_sampled_of_such_a_lease_is_submitted_though_the_engine_went_on() -> None:
+    kept = lease(num_groups=1, min_version=1, max_version=1)
+    work = workload(kept)
+    (part,) = parts_of(work.next_job(V1, [V1]))
+    assert work.sampled(part)
+
+    assert work.passed(V2) == []
+    assert work.submitted(kept.lease_id, 4) == [Done(kept.lease_id)]
+
+
+def test_an_engine_that_comes_back_takes_the_version_that_a_lease_wants() -> None:
+    work = workload(lease(min_version=1, max_version=1))
+
+    assert work.next_job(None, [V1, V2]) == Apply(V1)
+    assert work.next_job(None, [V0, V2]) == Apply(V2)
+    assert not work.died_applying(V1)
+    assert work.next_job(None, [V1, V2]) == Apply(V2)
 
 
 def test_a_version_that_cannot_be_applied_is_not_tried_again() -> None:
@@ -295,8 +367,16 @@ class Histories(RuleBasedStateMachine):
         num_groups=st.integers(1, 4),
         group_size=st.integers(1, 8),
         deadline=st.integers(0, 6),
+        is_for_one_version=st.booleans(),
     )
-    def answer(self, has_work: bool, num_groups: int, group_size: int, deadline: int) -> None:
+    def answer(
+        self,
+        has_work: bool,
+        num_groups: int,
+        group_size: int,
+        deadline: int,
+        is_for_one_version: bool,
+    ) -> None:
         version = self.asking.pop(0)
         self.work.answered(version)
         if has_work:
@@ -307,6 +387,7 @@ class Histories(RuleBasedStateMachine):
                 group_size=group_size,
                 min_version=version,
                 deadline_step=deadline,
+                max_version=version if is_for_one_version else None,
             )
             self.open[made.lease_id] = made
             self.end(self.work.add(made))
@@ -317,14 +398,20 @@ class Histories(RuleBasedStateMachine):
         held=st.sets(st.integers(0, 3).map(PolicyVersion)),
     )
     def work_on(self, applied: PolicyVersion | None, held: set[PolicyVersion]) -> None:
+        self.end(self.work.passed(applied))
         job = self.work.next_job(applied, held)
+        wanted = {each.max_version for each in self.open.values()} - {None}
         if isinstance(job, Apply):
-            assert job.version == max(held)
+            assert job.version in held
+            assert job.version == max(held) or (applied is None and job.version in wanted)
             assert applied is None or job.version > applied
+            assert applied not in wanted
         if isinstance(job, Sample):
             assert applied is not None
             for part in job.parts:
-                assert self.open[part.lease_id].min_version <= applied
+                of = self.open[part.lease_id]
+                assert of.min_version <= applied
+                assert of.max_version in (None, applied)
             self.engine_has.append(job.parts)
 
     @precondition(lambda self: self.engine_has)

@@ -1,0 +1,447 @@
+"""Evaluations while a run goes on, made by its own nodes.
+
+One at a time. When a version is due (:mod:`learner.evaluation.schedule`), the first node that
+asks for work with it, or with a newer one, decides the version that is evaluated; from then on
+only nodes that sample with that version get leases of it, and never more than
+``eval.max_share`` of those active. So training waits for an evaluation in a swarm of one node
+only. Why it is done so: ``docs/adr/0015-evaluation-on-the-swarm.md``.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Final
+
+import structlog
+import trio
+
+from echo2swarm.bell import Bell
+from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.dispatch.lease_rules import Ask
+from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.errors import SwarmError
+from echo2swarm.jsonlines import JsonLines
+from learner.config import EvalTable
+from learner.dispatch.prompts import usable_prompts
+from learner.evaluation.judging import Judge
+from learner.evaluation.point import Point, point_of
+from learner.evaluation.questions import draw_held_out
+from learner.evaluation.round import Asker, EvalPlan, Round
+from learner.evaluation.schedule import Schedule
+from learner.ledger.evaluations import Outcome
+from learner.ledger.ledger import Ledger
+from learner.nodes.node_table import NodeTable
+from learner.ports import HeldOut
+from learner.progress import Progress
+from learner.scoring.messages import Prompt
+from protocols.activation import Directive
+from protocols.ids import PeerId, PolicyVersion, short
+from protocols.leases import Lease
+from protocols.rollouts import RolloutSubmission, RolloutVerdict
+
+LONELY_S: Final = 30.0
+"""Nodes come back sooner than that: if by then none samples with the version, none will."""
+_NAP_S: Final = 1.0
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Now:
+    """The evaluation that goes on."""
+
+    round: Round
+    started_s: float
+    is_ready: bool = False
+    """Whether it is on record, so that work of it may be leased."""
+
+
+class LiveEvaluation:
+    """The evaluations of one run.
+
+    Args:
+        table: the configuration.
+        plan: what is made of each prompt.
+        schedule: which versions are due.
+        held_out: the prompts, and what scores them.
+        judge: of what nodes submit.
+        dispatcher: for the versions published.
+        nodes: who takes part.
+        ledger: where all of it is recorded.
+        progress: told of what was found.
+        metrics: gets a line for each evaluation.
+        bell: rung when there may be work again.
+    """
+
+    def __init__(
+        self,
+        table: EvalTable,
+        plan: EvalPlan,
+        schedule: Schedule,
+        *,
+        held_out: HeldOut,
+        judge: Judge,
+        dispatcher: Dispatcher,
+        nodes: NodeTable,
+        ledger: Ledger,
+        progress: Progress,
+        metrics: JsonLines,
+        bell: Bell,
+    ) -> None:
+        self._table = table
+        self._plan = plan
+        self._schedule = schedule
+        self._held_out = held_out
+        self._judge = judge
+        self._dispatcher = dispatcher
+        self._nodes = nodes
+        self._ledger = ledger
+        self._progress = progress
+        self._metrics = metrics
+        self._bell = bell
+        self._prompts: list[Prompt] = []
+        self._now: _Now | None = None
+        self._last: Round | None = None
+        """The one before; results of it may still come."""
+        self._evaluated: int | None = None
+        """The newest version of which an evaluation was begun, or given up."""
+        self._able: set[PeerId] = set()
+        """The nodes that can keep a version."""
+        self._is_last = False
+        """Whether training is over."""
+        self._lonely_since_s = inf
+
+    # Looking.
+
+    @property
+    def prompt_tokens(self) -> frozenset[bytes]:
+        """The held-out prompts, packed: never to be trained on."""
+        return frozenset(prompt.tokens for prompt in self._prompts)
+
+    @property
+    def running(self) -> Round | None:
+        """The evaluation that goes on."""
+        return self._now.round if self._now else None
+
+    def lease(self, lease_id: str) -> LeaseRecord | None:
+        """Return a lease of an evaluation, active or ended not long ago."""
+        for found in (self.running, self._last):
+            if found is not None and (lease := found.leases.get(lease_id)) is not None:
+                return lease
+        return None
+
+    def has_work(self, peer: PeerId) -> bool:
+        """Whether a node has a lease of an evaluation in hand."""
+        return self.running is not None and self.running.leases.num_of_peer(peer) > 0
+
+    # Nodes.
+
+    async def grant(self, ask: Ask) -> Lease | None:
+        """Lease held-out prompts to a node that can keep its version; None if it may train."""
+        self._able.add(ask.peer)
+        version = ask.applied_version
+        if self._now is None and self._may_begin(version):
+            await self._begin(version)
+        now = self._now
+        if now is None or not now.is_ready or now.round.version != version:
+            return None
+        asker = Asker(ask.peer, ask.session_id, ask.max_completions)
+        granted = now.round.grant(
+            asker, max_evaluators=self._max_evaluators(), now_s=trio.current_time()
+        )
+        if granted is None:
+            return None
+        lease, record = granted
+        self._lonely_since_s = inf
+        self._note_work(record.peer)
+        try:
+            await self._ledger.evaluations.granted(version, record, now_unix_s=time.time())
+        except BaseException:
+            # Nobody will ever hear of this lease.
+            self._end([(record, LeaseState.RETURNED)])
+            raise
+        log.info(
+            "evaluation.leased",
+            lease=record.lease_id,
+            peer=short(record.peer),
+            version=version,
+            num_completions=lease.num_completions,
+        )
+        return lease
+
+    def give_back(self, lease: LeaseRecord) -> None:
+        """Take a lease back from its node."""
+        self._end([(lease, LeaseState.RETURNED)])
+
+    async def judge(
+        self, lease: LeaseRecord, submission: RolloutSubmission
+    ) -> tuple[RolloutVerdict, ...]:
+        """Judge what came by a lease of an evaluation."""
+        found = self.running
+        if found is None or found.leases.get(lease.lease_id) is not lease:
+            found = self._last
+        assert found is not None  # noqa: S101 - it has the lease
+        before = len(found.answers)
+        try:
+            verdicts, ends = await self._judge.judge(found, lease, submission)
+        finally:
+            self._bell.ring()
+        self._progress.num_evaluated += max(0, len(found.answers) - before)
+        self._tell_ended(ends)
+        return verdicts
+
+    # Running.
+
+    async def open(self) -> None:
+        """Draw the prompts, and take up what an earlier process left.
+
+        Raises:
+            SwarmError: there are none, or none that fit.
+        """
+        drawn = await draw_held_out(
+            self._held_out.scorer, self._table.num_prompts, num_known=self._held_out.num_prompts
+        )
+        self._prompts = usable_prompts(drawn)
+        if not self._prompts:
+            raise SwarmError("[eval]: the task's held-out prompts are all empty or too long")
+        before = await self._ledger.evaluations.open(self._prompts)
+        self._evaluated = before.newest_version
+        if before.are_other_prompts:
+            log.warning(
+                "evaluation.prompts_changed",
+                why="the held-out prompts are not those of this run's earlier evaluations: their "
+                "figures can't be compared with those from now on",
+            )
+        left = before.unfinished
+        if left is None:
+            return
+        plan = self._plan
+        if left.is_of(
+            num_prompts=len(self._prompts),
+            samples_per_prompt=plan.samples_per_prompt,
+            sampling=plan.sampling,
+        ):
+            found = Round(
+                left.version,
+                self._prompts,
+                plan,
+                answers=left.answers,
+                leases=left.leases,
+                num_leases=left.num_leases,
+            )
+            self._now = _Now(round=found, started_s=trio.current_time(), is_ready=True)
+            log.info("evaluation.resumed", version=left.version, num_answers=len(left.answers))
+        else:
+            await self._ledger.evaluations.abandoned(left.version)
+            self._evaluated = left.version - 1
+            log.info("evaluation.abandoned", version=left.version, why="[eval] was changed")
+
+    async def run(self) -> None:
+        """End leases whose time is over, and evaluations that are over; until cancelled."""
+        while True:
+            ring = self._bell.next_ring
+            if self._now is not None:
+                self._end(self._over(self._now.round))
+                why = self._why_over(self._now)
+                if why is not None:
+                    await self._finish_round(self._now, why)
+            with trio.move_on_after(_NAP_S):
+                await ring.wait()
+
+    async def finish(self) -> None:
+        """Evaluate the last version, now that training is over; returns when that is done."""
+        self._is_last = True
+        self._bell.ring()
+        deadline_s = trio.current_time() + self._table.timeout_s
+        while self._now is not None or self._is_due():
+            ring = self._bell.next_ring
+            if self._now is not None:
+                deadline_s = trio.current_time() + self._table.timeout_s
+            elif trio.current_time() >= deadline_s or self._is_lonely(None):
+                log.warning(
+                    "evaluation.dropped",
+                    version=self._schedule.last_version,
+                    why="training is over, and no node that can evaluate asked for work",
+                )
+                return
+            with trio.move_on_after(_NAP_S):
+                await ring.wait()
+
+    # Inside.
+
+    def _is_due(self) -> bool:
+        newest = self._dispatcher.newest_version
+        return newest is not None and self._schedule.is_due(newest, evaluated=self._evaluated)
+
+    def _may_begin(self, version: PolicyVersion) -> bool:
+        newest = self._dispatcher.newest_version
+        return (
+            newest is not None
+            and self._schedule.is_due(newest, evaluated=self._evaluated)
+            and version >= self._schedule.due(newest)
+            and version in self._dispatcher.published
+        )
+
+    async def _begin(self, version: PolicyVersion) -> None:
+        found = Round(version, self._prompts, self._plan)
+        self._now = now = _Now(round=found, started_s=trio.current_time())
+        before, self._evaluated = self._evaluated, version
+        self._lonely_since_s = inf
+        try:
+            await self._ledger.evaluations.started(
+                version,
+                num_prompts=len(self._prompts),
+                samples_per_prompt=self._plan.samples_per_prompt,
+                sampling=self._plan.sampling,
+                now_unix_s=time.time(),
+            )
+        except BaseException:
+            self._now, self._evaluated = None, before
+            raise
+        now.is_ready = True
+        log.info(
+            "evaluation.started",
+            version=version,
+            num_prompts=len(self._prompts),
+            samples_per_prompt=self._plan.samples_per_prompt,
+            max_nodes=self._max_evaluators(),
+        )
+        self._bell.ring()
+
+    def _max_evaluators(self) -> int:
+        num_active = sum(node.directive is Directive.ACTIVE for node in self._nodes.present)
+        if self._is_last:
+            return max(1, num_active)
+        return max(1, int(self._table.max_share * num_active))
+
+    def _over(self, found: Round) -> list[tuple[LeaseRecord, LeaseState]]:
+        """Return the leases that nothing will come of in time."""
+        now_s = trio.current_time()
+        lost = [
+            (lease, LeaseState.NODE_LOST)
+            for lease in found.leases.active
+            if not self._nodes.is_session(lease.peer, lease.session_id)
+        ]
+        late = found.leases.overdue(now_s=now_s, next_step=0)
+        return list({lease.lease_id: (lease, state) for lease, state in late + lost}.values())
+
+    def _end(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
+        found = self.running
+        ends = [
+            found.end_lease(lease, state, trio.current_time())
+            for lease, state in leases
+            if found is not None
+            and lease.state is LeaseState.ACTIVE
+            and found.leases.get(lease.lease_id) is lease
+        ]
+        self._tell_ended(ends)
+
+    def _tell_ended(self, ends: Sequence[LeaseEnded]) -> None:
+        for end in ends:
+            self._note_work(end.peer)
+            tell = log.info if end.state is LeaseState.DONE else log.warning
+            tell(
+                "lease.ended",
+                lease=end.lease_id,
+                peer=short(end.peer),
+                outcome=end.state.value,
+                num_unfinished=end.num_unfinished,
+                took_s=round(end.took_s, 3),
+            )
+        if ends:
+            self._bell.ring()
+
+    def _note_work(self, peer: PeerId) -> None:
+        """Note whether a node is kept from newer versions."""
+        self._nodes.held_back(peer, is_held=self.has_work(peer), now_s=trio.current_time())
+
+    def _why_over(self, now: _Now) -> str | None:
+        """Return why an evaluation is over; None if it is not."""
+        if not now.is_ready:
+            return None
+        if now.round.is_complete:
+            return "complete"
+        if trio.current_time() - now.started_s >= self._table.timeout_s:
+            return f"eval.timeout_s = {self._table.timeout_s:g} is over"
+        if not now.round.leases.active and self._is_lonely(now.round.version):
+            return f"no node samples with version {now.round.version} any more"
+        return None
+
+    def _is_lonely(self, version: int | None) -> bool:
+        """Whether, for some time, no node has been there that can evaluate a version.
+
+        Args:
+            version: which; None for any.
+        """
+        now_s = trio.current_time()
+        newest = self._dispatcher.newest_version
+        # Nodes that have an older one, or none yet, will sample with the newest.
+        may_come = version is None or version == newest
+        is_somebody = any(
+            node.peer in self._able and (may_come or node.applied_version == version)
+            for node in self._nodes.present
+        )
+        self._lonely_since_s = inf if is_somebody else min(self._lonely_since_s, now_s)
+        return now_s - self._lonely_since_s >= LONELY_S
+
+    async def _finish_round(self, now: _Now, why: str) -> None:
+        """Work out what an evaluation found, record it, and tell."""
+        found = now.round
+        found.is_closed = True
+        while found.is_judging:
+            await self._bell.next_ring.wait()
+        self._end([(lease, LeaseState.RETURNED) for lease in found.leases.active])
+        point = await trio.to_thread.run_sync(
+            partial(
+                point_of,
+                found,
+                num_wanted=len(self._prompts),
+                took_s=trio.current_time() - now.started_s,
+            )
+        )
+        if point is not None:
+            # Before it is on record as ended: so it may come twice after a crash, but never not.
+            self._write(point)
+        outcome = Outcome.DROPPED if point is None else Outcome.COMPLETE
+        if point is not None and not point.is_complete:
+            outcome = Outcome.PARTIAL
+        await self._ledger.evaluations.ended(
+            found.version,
+            outcome,
+            None if point is None else point.as_dict(),
+            now_unix_s=time.time(),
+        )
+        self._last, self._now = found, None
+        self._lonely_since_s = inf
+        self._say(found, point, outcome, why)
+        self._bell.ring()
+
+    def _write(self, point: Point) -> None:
+        try:
+            self._metrics.write(point.as_metrics(unix_s=time.time()))
+        except OSError as exc:
+            log.error("metrics.not_written", version=point.version, error=exc.strerror)
+
+    def _say(self, found: Round, point: Point | None, outcome: Outcome, why: str) -> None:
+        if point is None:
+            log.warning(
+                "evaluation.dropped",
+                version=found.version,
+                why=why,
+                num_answers=f"{len(found.answers)}/{found.num_wanted}",
+            )
+            return
+        self._progress.evaluation = point
+        tell: Callable[..., object] = log.info if point.is_complete else log.warning
+        tell(
+            f"evaluation.{outcome.value}",
+            version=point.version,
+            mean_at_k=point.mean_text,
+            pass_at_1=round(point.figures.pass_at_1.value, 4),
+            k=point.figures.samples_per_prompt,
+            num_prompts=f"{point.figures.num_prompts}/{point.num_wanted}",
+            took_s=round(point.took_s, 1),
+            **({} if point.is_complete else {"why": why}),
+        )
