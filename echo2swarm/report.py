@@ -5,6 +5,7 @@ said to be missing, and never filled in.
 """
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,15 @@ from echo2swarm.errors import UsageError
 from echo2swarm.humane import format_bytes, format_percent, format_seconds, printable
 from echo2swarm.report_plots import write_plots
 from echo2swarm.run_reader import read_run
-from echo2swarm.run_record import WINDOW_STEPS, RunRecord, busy_share, overlap_s, reward_gain
+from echo2swarm.run_record import (
+    WINDOW_STEPS,
+    EvalRecord,
+    Interval,
+    RunRecord,
+    busy_share,
+    overlap_s,
+    reward_gain,
+)
 from echo2swarm.status_view import refusals_text, sort_nodes
 from protocols.ids import PeerId, short
 
@@ -83,6 +92,8 @@ def summarize(record: RunRecord) -> dict[str, Any]:
         "reward_first": gain[0] if gain else None,
         "reward_last": gain[1] if gain else None,
         "reward_gain": gain[1] - gain[0] if gain else None,
+        "evaluations": [asdict(point) for point in record.evaluations],
+        "num_evaluations_dropped": record.num_evaluations_dropped,
         "max_staleness_allowed": record.max_staleness,
         "max_staleness_trained": max((s for s, _ in record.staleness or ()), default=None),
         "staleness": {str(s): n for s, n in record.staleness} if record.staleness else None,
@@ -133,6 +144,11 @@ def report_text(record: RunRecord, figures: dict[str, Any], plots: dict[str, str
         f"# Run {record.run_id}",
         _verdict(record, figures),
         _section("Reward", _picture("reward", plots), _reward(figures)),
+        *(
+            [_section("Evaluation", _picture("evaluation", plots), _evaluation(record))]
+            if record.evaluations or record.num_evaluations_dropped
+            else []
+        ),
         _section("Staleness", _picture("staleness", plots), _staleness(record, figures)),
         _section("Time", _picture("phases", plots), _time(figures)),
         _section("Overlap", _picture("overlap", plots), _overlap(figures)),
@@ -176,6 +192,46 @@ def _reward(figures: dict[str, Any]) -> str:
         f"{figures['reward_last']:.3f}: {figures['reward_gain']:+.3f} (up to {WINDOW_STEPS} "
         "steps each)."
     )
+
+
+def _evaluation(record: RunRecord) -> str:
+    dropped = record.num_evaluations_dropped
+    found = record.evaluations
+    told = f"{_evaluations(dropped)} found nothing: see `evaluation.dropped` in events.jsonl."
+    if not found:
+        return told
+    first, last, k = found[0], found[-1], found[-1].samples_per_prompt
+    rows = [
+        f"| {point.version} | {_interval(point.mean_at_k)} | {_interval(point.pass_at_1)} "
+        f"| {_interval(point.pass_at_k)} | {_prompts(point)} | {format_seconds(point.took_s)} |"
+        for point in found
+    ]
+    return "\n".join(
+        (
+            f"On held-out prompts, which are never trained on: mean@{k} "
+            f"{_interval(first.mean_at_k)} of version {first.version}, "
+            f"{_interval(last.mean_at_k)} of version {last.version}. Every figure is of one "
+            f"version; in brackets, 95 % confidence over prompts.{f' {told}' if dropped else ''}",
+            "",
+            f"| version | mean@{k} | pass@1 | pass@{k} | prompts | took |",
+            "|---:|---|---|---|---:|---:|",
+            *rows,
+        )
+    )
+
+
+def _evaluations(num: int) -> str:
+    return "One evaluation" if num == 1 else f"{num} evaluations"
+
+
+def _prompts(point: EvalRecord) -> str:
+    if point.is_complete:
+        return str(point.num_prompts)
+    return f"{point.num_prompts} of {point.num_prompts_wanted}"
+
+
+def _interval(found: Interval) -> str:
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def _staleness(record: RunRecord, figures: dict[str, Any]) -> str:

@@ -29,6 +29,7 @@ def write_plots(record: RunRecord, folder: Path) -> dict[str, str]:
     """
     plots: dict[str, tuple[float, Draw, bool]] = {
         "reward": (3.6, _draw_reward, bool(record.rewards)),
+        "evaluation": (3.6, _draw_evaluation, bool(record.evaluations)),
         "staleness": (2.8, _draw_staleness, bool(record.staleness)),
         "phases": (3.2, _draw_phases, bool(record.steps)),
         "bytes": (2.8, _draw_bytes, bool(record.nodes)),
@@ -80,6 +81,30 @@ def _draw_reward(record: RunRecord, axes: Any) -> None:  # noqa: ANN401 - matplo
     axes.plot(steps, mean, color=_BLUE, linewidth=2, label=f"mean of {MEAN_STEPS} steps")
     axes.set(xlabel="step", ylabel="mean reward", title="Reward of the rollouts trained on")
     axes.set_ylim(min(0.0, *rewards) - 0.02, max(1.0, *rewards) + 0.02)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _draw_evaluation(record: RunRecord, axes: Any) -> None:  # noqa: ANN401
+    points = record.evaluations
+    versions = [point.version for point in points]
+    k = points[-1].samples_per_prompt
+    for name, color, found in (
+        (f"pass@{k}", _GREEN, [point.pass_at_k for point in points]),
+        (f"mean@{k}", _BLUE, [point.mean_at_k for point in points]),
+    ):
+        lows, highs = [each.low for each in found], [each.high for each in found]
+        axes.fill_between(versions, lows, highs, color=color, alpha=0.2, linewidth=0)
+        axes.plot(versions, [each.value for each in found], color=color, linewidth=2, label=name)
+        for point, each in zip(points, found, strict=True):
+            # Hollow where prompts are missing: such a point is not quite comparable.
+            inside = color if point.is_complete else "white"
+            axes.plot(point.version, each.value, "o", color=color, markerfacecolor=inside)
+    least = min(0.0, *(point.mean_at_k.low for point in points))
+    most = max(1.0, *(point.mean_at_k.high for point in points))
+    axes.set_ylim(least - 0.02, most + 0.02)
+    axes.set(
+        xlabel="version", ylabel="on held-out prompts", title="Evaluation, with 95 % confidence"
+    )
     axes.legend(frameon=False, loc="lower right")
 
 

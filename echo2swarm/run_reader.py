@@ -11,14 +11,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from echo2swarm.errors import StoreError, SwarmError
 from echo2swarm.jsonlines import read_jsonl
-from echo2swarm.run_record import Broadcast, RunRecord, Span, StepRecord
+from echo2swarm.run_record import (
+    Broadcast,
+    EvalRecord,
+    Interval,
+    RunRecord,
+    Span,
+    StepRecord,
+)
 from echo2swarm.shares import Shares, read_shares
 from echo2swarm.status_client import read_status
 from protocols.status import StatusReply
 
 LEDGER_FORMATS: Final = (1, 2, 3)
+_FORMAT_WITH_EVALUATIONS: Final = 3
 APPLIED_EVENT: Final = "version.applied"
 PUBLISHED_EVENT: Final = "version.published"
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
@@ -35,6 +45,8 @@ class _LedgerFacts:
     """(peer, when granted, when its last rollout was accepted)."""
     names: dict[str, str] = field(default_factory=dict)
     shares: tuple[Shares, ...] = ()
+    evaluations: tuple[EvalRecord, ...] = ()
+    num_evaluations_dropped: int = 0
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -88,6 +100,8 @@ def read_run(run_dir: Path) -> RunRecord:
         worst_heartbeat_delay_s=status.worst_heartbeat_delay_s if status else None,
         missing=tuple(missing),
         shares=ledger.shares,
+        evaluations=ledger.evaluations,
+        num_evaluations_dropped=ledger.num_evaluations_dropped,
     )
 
 
@@ -121,6 +135,7 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                 return None
             meta = dict(db.execute("SELECT key, value FROM meta"))
             names = dict(db.execute("SELECT peer, name FROM nodes"))
+            figures = _evaluation_figures(db) if found >= _FORMAT_WITH_EVALUATIONS else []
             return _LedgerFacts(
                 run_id=meta.get("run_id", "unknown"),
                 max_staleness=int(meta.get("max_staleness", 0)),
@@ -143,10 +158,32 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                 ),
                 names=names,
                 shares=read_shares(db, names),
+                evaluations=tuple(_evaluation(msgspec.json.decode(f)) for f in figures if f),
+                num_evaluations_dropped=figures.count(None),
             )
     except sqlite3.Error as exc:
         missing.append(f"{path.name}: {exc}")
         return None
+
+
+def _evaluation_figures(db: sqlite3.Connection) -> list[str | None]:
+    """Return what the evaluations that have ended found, by version; None for nothing."""
+    rows = db.execute("SELECT figures FROM evaluations WHERE outcome IS NOT NULL ORDER BY version")
+    return [figures for (figures,) in rows]
+
+
+def _evaluation(figures: dict[str, Any]) -> EvalRecord:
+    return EvalRecord(
+        version=figures["version"],
+        num_prompts=figures["num_prompts"],
+        num_prompts_wanted=figures["num_prompts_wanted"],
+        samples_per_prompt=figures["samples_per_prompt"],
+        mean_at_k=Interval(**figures["mean_at_k"]),
+        pass_at_1=Interval(**figures["pass_at_1"]),
+        pass_at_k=Interval(**figures["pass_at_k"]),
+        num_failed=figures["num_failed"],
+        took_s=figures["took_s"],
+    )
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:

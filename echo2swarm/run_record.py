@@ -63,6 +63,38 @@ class Broadcast:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A figure, and where it lies with 95 % confidence."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRecord:
+    """One version, evaluated on held-out prompts."""
+
+    version: int
+    num_prompts: int
+    """Those that count: with all their samples."""
+    num_prompts_wanted: int
+    samples_per_prompt: int
+    """The k of mean@k."""
+    mean_at_k: Interval
+    pass_at_1: Interval
+    pass_at_k: Interval
+    num_failed: int
+    """Completions that the verifier failed on; they count as 0."""
+    took_s: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every prompt counts."""
+        return self.num_prompts == self.num_prompts_wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run."""
 
@@ -87,6 +119,10 @@ class RunRecord:
     missing: tuple[str, ...]
     shares: tuple[Shares, ...] = ()
     """Rollouts issued, accepted and trained, by kind; empty if the ledger can't be read."""
+    evaluations: tuple[EvalRecord, ...] = ()
+    """Those that found something, by version."""
+    num_evaluations_dropped: int = 0
+    """Those that found nothing."""
 
     @property
     def rewards(self) -> list[float]:

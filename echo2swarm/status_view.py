@@ -27,6 +27,7 @@ from echo2swarm.humane import (
     printable,
     rod,
 )
+from echo2swarm.status_evaluation import evaluation_facts
 from echo2swarm.status_outlook import forecast_text, outlook_facts
 from protocols.activation import Directive, NodeState
 from protocols.ids import PeerId, short
@@ -143,6 +144,7 @@ def _facts(
                 )
             ),
         ),
+        *evaluation_facts(status.evaluation),
         *outlook_facts(status.outlook, plain=plain),
         ("weights", _weights(status, wide=wide)),
         (

@@ -17,7 +17,6 @@ from echo2swarm.capacity import (
 from echo2swarm.capacity.model import MIN_TRAIN_S
 from echo2swarm.rates import Phase, Timeline, WindowSum
 from learner.config import RolloutTable
-from learner.evaluation.point import Point
 
 WINDOW_S: Final = 300.0
 _OWN_PHASES: Final = (Phase.PUBLISHING, Phase.CHECKPOINTING)
@@ -43,8 +42,6 @@ class Progress:
     reward_mean: float | None = None
     used_share: float = 1.0
     """Of complete groups, lately: the others are without signal, and replaced."""
-    evaluation: Point | None = None
-    """The newest one that found something, since this process started."""
     num_evaluated: int = 0
     """Samples of evaluations that were judged, since this process started."""
     num_skipped_steps: int = 0

@@ -26,6 +26,7 @@ def pulse_of(status: StatusReply, *, step_s: float | None) -> dict[str, Any]:
     num_left = max(0, status.num_steps - status.learner_step)
     num_rollouts = sum(count.num_rollouts for count in status.staleness)
     staleness = sum(count.staleness * count.num_rollouts for count in status.staleness)
+    evaluation = status.evaluation and status.evaluation.newest
     return {
         "step": f"{status.learner_step}/{status.num_steps}",
         "reward": None if status.reward_mean is None else round(status.reward_mean, 3),
@@ -34,6 +35,11 @@ def pulse_of(status: StatusReply, *, step_s: float | None) -> dict[str, Any]:
         "rollouts_per_s": round(status.supplied_rollouts_per_s, 2),
         "nodes": sum(node.is_connected for node in status.nodes),
         "to_go": None if step_s is None else format_seconds(num_left * step_s),
+        **(
+            {"eval": f"{evaluation.mean_at_k.value:.3f} at {evaluation.version}"}
+            if evaluation
+            else {}
+        ),
     }
 
 

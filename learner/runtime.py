@@ -158,6 +158,7 @@ class Learner:
             links=parts.links,
             activator=self.activator,
             watchdog=self.watchdog,
+            evaluation=self.evaluation,
         )
         self._publishing = Publishing(
             parts.publisher,

@@ -15,6 +15,7 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.planning.advice import advise
 from echo2swarm.rates import Phase
 from echo2swarm.weights.traffic import Traffic
+from learner.evaluation.live import LiveEvaluation
 from learner.nodes.activator import Activator
 from learner.nodes.links import Links
 from learner.nodes.market import speeds_of
@@ -57,7 +58,9 @@ class StatusService:
         links: Links,
         activator: Activator,
         watchdog: Watchdog,
+        evaluation: LiveEvaluation | None = None,
     ) -> None:
+        self._evaluation = evaluation
         self._activator = activator
         self._watchdog = watchdog
         self._has_failed_to_write = False
@@ -139,6 +142,7 @@ class StatusService:
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
             outlook=self._outlook_now(now_s),
+            evaluation=None if self._evaluation is None else self._evaluation.status(),
         )
 
     def _outlook_now(self, now_s: float) -> Outlook:

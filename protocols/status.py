@@ -15,7 +15,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.3.0"
+PROTOCOL_ID: Final = "/echo2/status/1.4.0"
 MAX_REQUEST_BYTES: Final = 256
 MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
 """Enough for ``MAX_NODES`` nodes, each refused for every reason."""
@@ -141,6 +141,46 @@ class Outlook(Message, frozen=True):
     """What the active nodes cost per million trained tokens, lately."""
 
 
+class Estimate(Message, frozen=True):
+    """A figure, and where it lies with 95 % confidence."""
+
+    value: float
+    """The figure."""
+    low: float
+    """From where on."""
+    high: float
+    """Up to where."""
+
+
+class EvaluationPoint(Message, frozen=True):
+    """What an evaluation of one version found."""
+
+    version: Version
+    samples_per_prompt: Count
+    """The k of mean@k."""
+    num_prompts: Count
+    """Held-out prompts that count: those that have all their samples."""
+    num_prompts_wanted: Count
+    """Held-out prompts that were asked."""
+    mean_at_k: Estimate
+    """Mean reward of the samples, averaged over prompts."""
+    pass_at_1: Estimate
+    """Share of samples that are right, averaged over prompts."""
+
+
+class EvaluationStatus(Message, frozen=True):
+    """The evaluations of a run on held-out prompts."""
+
+    newest: EvaluationPoint | None
+    """The newest one that found something."""
+    running_version: Version | None
+    """What is being evaluated now."""
+    num_done: Count
+    """Samples judged of it."""
+    num_wanted: Count
+    """Samples that it needs."""
+
+
 class StatusReply(Message, frozen=True):
     """One run, as its learner knows it."""
 
@@ -187,3 +227,5 @@ class StatusReply(Message, frozen=True):
     """What the learner can send, measured from what nodes received."""
     outlook: Outlook | None = None
     """What the capacity model says."""
+    evaluation: EvaluationStatus | None = None
+    """What evaluations on held-out prompts say; nil if there are none."""

@@ -8,11 +8,11 @@ only. Why it is done so: ``docs/adr/0015-evaluation-on-the-swarm.md``.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -40,6 +40,7 @@ from protocols.activation import Directive
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.leases import Lease
 from protocols.rollouts import RolloutSubmission, RolloutVerdict
+from protocols.status import Estimate, EvaluationPoint, EvaluationStatus
 
 LONELY_S: Final = 30.0
 """Nodes come back sooner than that: if by then none samples with the version, none will."""
@@ -105,6 +106,8 @@ class LiveEvaluation:
         self._now: _Now | None = None
         self._last: Round | None = None
         """The one before; results of it may still come."""
+        self._found: EvaluationPoint | None = None
+        """The newest point of the curve."""
         self._evaluated: int | None = None
         """The newest version of which an evaluation was begun, or given up."""
         self._able: set[PeerId] = set()
@@ -124,6 +127,16 @@ class LiveEvaluation:
     def running(self) -> Round | None:
         """The evaluation that goes on."""
         return self._now.round if self._now else None
+
+    def status(self) -> EvaluationStatus:
+        """Return what ``swarm status`` shows."""
+        running = self.running
+        return EvaluationStatus(
+            newest=self._found,
+            running_version=None if running is None else running.version,
+            num_done=0 if running is None else len(running.answers),
+            num_wanted=0 if running is None else running.num_wanted,
+        )
 
     def lease(self, lease_id: str) -> LeaseRecord | None:
         """Return a lease of an evaluation, active or ended not long ago."""
@@ -208,6 +221,8 @@ class LiveEvaluation:
             raise SwarmError("[eval]: the task's held-out prompts are all empty or too long")
         before = await self._ledger.evaluations.open(self._prompts)
         self._evaluated = before.newest_version
+        if before.newest_figures is not None:
+            self._found = _shown(before.newest_figures)
         if before.are_other_prompts:
             log.warning(
                 "evaluation.prompts_changed",
@@ -433,7 +448,7 @@ class LiveEvaluation:
                 num_answers=f"{len(found.answers)}/{found.num_wanted}",
             )
             return
-        self._progress.evaluation = point
+        self._found = _shown(point.as_dict())
         tell: Callable[..., object] = log.info if point.is_complete else log.warning
         tell(
             f"evaluation.{outcome.value}",
@@ -445,3 +460,15 @@ class LiveEvaluation:
             took_s=round(point.took_s, 1),
             **({} if point.is_complete else {"why": why}),
         )
+
+
+def _shown(figures: Mapping[str, Any]) -> EvaluationPoint:
+    """Return a point as the ledger keeps it in the form of ``swarm status``."""
+    return EvaluationPoint(
+        version=figures["version"],
+        samples_per_prompt=figures["samples_per_prompt"],
+        num_prompts=figures["num_prompts"],
+        num_prompts_wanted=figures["num_prompts_wanted"],
+        mean_at_k=Estimate(**figures["mean_at_k"]),
+        pass_at_1=Estimate(**figures["pass_at_1"]),
+    )

@@ -74,6 +74,8 @@ class Before:
     unfinished: Unfinished | None
     are_other_prompts: bool
     """Whether earlier evaluations asked others than those noted now."""
+    newest_figures: dict[str, Any] | None = None
+    """What the newest one found that found something."""
 
 
 class Evaluations:
@@ -98,8 +100,15 @@ class Evaluations:
                 [(prompt.index, prompt.tokens) for prompt in prompts],
             )
             (newest,) = db.execute("SELECT MAX(version) FROM evaluations").fetchone()
+            row = db.execute(
+                "SELECT figures FROM evaluations WHERE figures IS NOT NULL "
+                "ORDER BY version DESC LIMIT 1"
+            ).fetchone()
             return Before(
-                newest_version=newest, unfinished=unfinished, are_other_prompts=are_others
+                newest_version=newest,
+                unfinished=unfinished,
+                are_other_prompts=are_others,
+                newest_figures=None if row is None else json.loads(row[0]),
             )
 
         return await self._write(work)

@@ -1,5 +1,6 @@
 """A run directory as a learner leaves it, made with the real formats."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -25,6 +26,43 @@ def write_run(folder: Path) -> None:
     write_metrics(folder)
     write_events(folder)
     write_ledger(folder)
+
+
+def write_evaluations(folder: Path) -> None:
+    """Of version 0, of version 10 with prompts missing, and of version 20 without a result."""
+    with closing(sqlite3.connect(folder / "ledger.sqlite")) as db, db:
+        for version, num_prompts, mean in ((0, 64, 0.25), (10, 48, 0.75), (20, 0, None)):
+            figures = None
+            if mean is not None:
+                estimate = {"value": mean, "low": mean - 0.125, "high": mean + 0.125}
+                figures = {
+                    "version": version,
+                    "num_prompts": num_prompts,
+                    "num_prompts_wanted": 64,
+                    "samples_per_prompt": 4,
+                    "mean_at_k": estimate,
+                    "pass_at_1": estimate,
+                    "pass_at_k": estimate,
+                    "num_failed": 1,
+                    "num_tokens": 1000,
+                    "num_truncated": 3,
+                    "took_s": 30.0,
+                }
+            db.execute(
+                "INSERT INTO evaluations VALUES (?, 64, 4, 1.0, 16, ?, ?, ?, ?)",
+                (
+                    version,
+                    START_UNIX_S,
+                    START_UNIX_S + 30,
+                    "dropped" if figures is None else "complete",
+                    None if figures is None else json.dumps(figures),
+                ),
+            )
+        # One that still goes on has nothing to tell.
+        db.execute(
+            "INSERT INTO evaluations VALUES (22, 64, 4, 1.0, 16, ?, NULL, NULL, NULL)",
+            (START_UNIX_S,),
+        )
 
 
 def write_status(folder: Path) -> None:

@@ -21,6 +21,7 @@ from echo2swarm.run_record import (
 from tests.echo2swarm.sample_run import (
     DELTA_BYTES,
     NUM_STEPS,
+    write_evaluations,
     write_ledger,
     write_metrics,
     write_run,
@@ -55,6 +56,42 @@ def test_a_report_has_text_figures_and_pictures(run_dir: Path, tmp_path: Path) -
         assert (out / f"{name}.png").read_bytes().startswith(PNG_MAGIC)
     assert msgspec.json.decode((out / "report.json").read_bytes())["run_id"] == "demo-7f3a"
     assert "## Missing" not in text
+
+
+def test_evaluations_are_a_curve_with_its_intervals(run_dir: Path, tmp_path: Path) -> None:
+    write_evaluations(run_dir)
+
+    text = write_report(run_dir, tmp_path / "out").read_text()
+
+    assert "![evaluation](evaluation.png)" in text
+    assert (tmp_path / "out" / "evaluation.png").read_bytes().startswith(PNG_MAGIC)
+    interval = "0.750 [0.625, 0.875]"
+    assert f"| 10 | {interval} | {interval} | {interval} | 48 of 64 | 30 s |" in text
+    assert "mean@4 0.250 [0.125, 0.375] of version 0, 0.750 [0.625, 0.875] of version 10" in text
+    assert "One evaluation found nothing" in text
+    figures = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes())
+    assert [point["version"] for point in figures["evaluations"]] == [0, 10]
+    assert figures["evaluations"][1]["mean_at_k"] == {"value": 0.75, "low": 0.625, "high": 0.875}
+    assert figures["num_evaluations_dropped"] == 1
+
+
+def test_a_run_without_evaluations_has_no_curve_and_no_word_of_it(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    text = write_report(run_dir, tmp_path / "out").read_text()
+
+    assert "valuation" not in text
+    assert not (tmp_path / "out" / "evaluation.png").exists()
+
+
+def test_a_ledger_from_before_there_were_evaluations_is_read(run_dir: Path, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(run_dir / "ledger.sqlite")) as db, db:
+        db.executescript("DROP TABLE evaluations; PRAGMA user_version = 2;")
+
+    text = write_report(run_dir, tmp_path / "out").read_text()
+
+    assert "## Missing" not in text
+    assert "Counted in the ledger" in text
 
 
 def test_staleness_is_counted_in_the_ledger_not_taken_from_the_status(run_dir: Path) -> None:

@@ -6,7 +6,16 @@ from rich.console import Console
 from echo2swarm.status_view import eta_s, sort_nodes, status_view
 from protocols.activation import NodeState
 from protocols.reasons import Reason
-from protocols.status import Outlook, Quantity, ReasonCount, StalenessCount, StatusReply
+from protocols.status import (
+    Estimate,
+    EvaluationPoint,
+    EvaluationStatus,
+    Outlook,
+    Quantity,
+    ReasonCount,
+    StalenessCount,
+    StatusReply,
+)
 from tests.echo2swarm.sample_status import STATUS, node_with, status_with
 
 
@@ -45,6 +54,41 @@ def test_plain_text_at_80_columns() -> None:
         "node-a active      12   4.25   1234  1180      0 -                        2.13 s",
         "node-b active 11 (-1)   4.25   1234  1180      3 stale: version 8 at s... 2.13 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("num_prompts", "running", "text"),
+    [
+        (64, None, "version 10: mean@4 0.500 [0.438, 0.562], pass@1 0.250 [0.188, 0.312]"),
+        (
+            63,
+            12,
+            "version 10: mean@4 0.500 [0.438, 0.562], pass@1 0.250 [0.188, 0.312] (63 of 64 "
+            "prompts);  now of version 12: 8 of 256 samples",
+        ),
+        (None, 0, "now of version 0: 8 of 256 samples"),
+        (None, None, "none so far"),
+    ],
+)
+def test_the_newest_evaluation_and_the_one_that_goes_on_have_a_line(
+    num_prompts: int | None, running: int | None, text: str
+) -> None:
+    newest = None
+    if num_prompts is not None:
+        newest = EvaluationPoint(
+            version=10,
+            samples_per_prompt=4,
+            num_prompts=num_prompts,
+            num_prompts_wanted=64,
+            mean_at_k=Estimate(0.5, 0.4375, 0.5625),
+            pass_at_1=Estimate(0.25, 0.1875, 0.3125),
+        )
+    evaluation = EvaluationStatus(
+        newest=newest, running_version=running, num_done=8, num_wanted=256
+    )
+
+    assert fact(status_with(evaluation=evaluation), "eval", width=200) == text
+    assert not any(line.startswith("eval") for line in shown(STATUS, width=140, plain=True))
 
 
 def test_a_very_wide_screen_shows_the_links_and_who_cannot_be_dialled() -> None:

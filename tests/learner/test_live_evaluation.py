@@ -138,7 +138,7 @@ async def test_what_was_found_is_in_the_metrics_the_ledger_the_log_and_the_statu
         world.start_node(1)
         world.start_node(2)
         await finish(world)
-        point = world.learner.progress.evaluation
+        status = world.learner.status.status().evaluation
 
     lines = eval_lines(tmp_path)
     assert [line["eval/version"] for line in lines] == list(evaluations(tmp_path))
@@ -154,8 +154,11 @@ async def test_what_was_found_is_in_the_metrics_the_ledger_the_log_and_the_statu
     figures = json.loads(rows(tmp_path, "SELECT figures FROM evaluations WHERE version = 6")[0][0])
     assert figures["mean_at_k"]["value"] == 0.5
     assert figures["mean_at_k"]["low"] == lines[-1]["eval/mean_at_k_low"]
-    assert point is not None
-    assert (point.version, point.is_complete) == (6, True)
+    assert status is not None
+    assert status.newest is not None
+    assert (status.newest.version, status.newest.num_prompts) == (6, 4)
+    assert status.newest.mean_at_k.high == lines[-1]["eval/mean_at_k_high"]
+    assert status.running_version is None
 
 
 async def test_no_more_nodes_evaluate_than_their_share_and_the_others_train(

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from learner.pulse import EVERY_S, pulse_of
-from protocols.status import StalenessCount
+from protocols.status import Estimate, EvaluationPoint, EvaluationStatus, StalenessCount
 from tests.learner.swarm_world import config, open_world
 
 pytestmark = pytest.mark.usefixtures("inline_threads")
@@ -36,6 +36,17 @@ async def test_it_says_step_pace_and_time_to_go(tmp_path: Path, autojump_clock: 
         "to_go": "300 s",
     }
     assert pulse_of(status, step_s=None)["to_go"] is None
+    point = EvaluationPoint(
+        version=40,
+        samples_per_prompt=4,
+        num_prompts=64,
+        num_prompts_wanted=64,
+        mean_at_k=Estimate(0.5412, 0.5, 0.6),
+        pass_at_1=Estimate(0.5, 0.5, 0.5),
+    )
+    evaluation = EvaluationStatus(newest=point, running_version=None, num_done=0, num_wanted=0)
+    evaluated = msgspec.structs.replace(status, evaluation=evaluation)
+    assert pulse_of(evaluated, step_s=2.0)["eval"] == "0.541 at 40"
 
 
 async def test_a_run_that_moves_tells_at_even_distances_and_one_that_does_not_ever_less(

@@ -286,6 +286,19 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
                 usd_per_hour=0.25,
                 usd_per_million_tokens=0.125,
             ),
+            evaluation=status.EvaluationStatus(
+                newest=status.EvaluationPoint(
+                    version=10,
+                    samples_per_prompt=4,
+                    num_prompts=63,
+                    num_prompts_wanted=64,
+                    mean_at_k=status.Estimate(0.5, 0.4375, 0.5625),
+                    pass_at_1=status.Estimate(0.5, 0.4375, 0.5625),
+                ),
+                running_version=12,
+                num_done=8,
+                num_wanted=256,
+            ),
         ),
     ),
 }
