@@ -19,7 +19,7 @@ test: venv ## Run every test
 
 test-vllm: venv ## Test the vLLM engine in an environment of its own (made the first time: 4 GB)
 	@scripts/setup-vllm
-	@ECHO2_VLLM_PYTHON=.venv-vllm/bin/python $(PYTHON) -m pytest -q tests/contracts/test_engine.py -k vllm
+	@ECHO2_VLLM_PYTHON=.venv-vllm/bin/python $(PYTHON) -m pytest -q -m vllm
 
 check: lint test ## Check style, types and imports, then run every test
 

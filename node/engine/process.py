@@ -142,7 +142,7 @@ def _vllm_env(options: VllmOptions) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil(options.cache_gb))),
         # A forked process would keep our end of the parent's socket open.
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_CACHE_ROOT": str(cache_dir() / "vllm"),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",

@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from vllm import SamplingParams as VllmSampling
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -21,16 +21,32 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 from vllm.outputs import CompletionOutput
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from node.engine.options import VllmOptions
 from protocols.sampling import SamplingParams
 
-__all__ = ["EngineDeadError", "Library", "Sampled", "WorkerExtension", "describe_device"]
+__all__ = [
+    "EngineDeadError",
+    "Library",
+    "Sampled",
+    "WorkerExtension",
+    "describe_device",
+    "engine_arguments",
+]
 
 _EXTENSION: Final = "node.engine.vllm_library.WorkerExtension"
 _PR_SET_PDEATHSIG: Final = 1
+_CPU_ARGUMENTS: Final = {
+    # The samples of a prompt share whole blocks of its cache. With vLLM's 128 tokens, prompts of
+    # two or three lines share nothing; on CPUs its kernels take multiples of 32.
+    "block_size": 32,
+    # Of a prompt that is taken in parts, vLLM samples after each part, and takes that back; with a
+    # seed it fails at that on CPUs, and ends ("CPU Generator does not use offset").
+    "enable_chunked_prefill": False,
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +63,30 @@ class Sampled:
     """Those that sampled it, oldest first."""
 
 
+def engine_arguments(model_dir: Path, options: VllmOptions) -> dict[str, Any]:
+    """Return what vLLM is told of the model in ``model_dir``, and of how to run it."""
+    is_cpu = current_platform.is_cpu()
+    return {
+        "model": str(model_dir),
+        "skip_tokenizer_init": True,
+        "trust_remote_code": False,
+        "load_format": "safetensors",
+        # A model's own defaults of sampling are not ours: what is asked for is all there is.
+        "generation_config": "vllm",
+        # Logprobs of what is sampled from, temperature included; the default leaves it out.
+        "logprobs_mode": "processed_logprobs",
+        "dtype": options.dtype,
+        "max_model_len": options.max_tokens or None,
+        "max_num_seqs": options.max_batch,
+        "tensor_parallel_size": options.tensor_parallel,
+        "gpu_memory_utilization": options.gpu_memory_share,
+        "enable_prefix_caching": True,
+        "enforce_eager": options.eager or is_cpu,
+        "disable_log_stats": True,
+        **(_CPU_ARGUMENTS if is_cpu else {}),
+    }
+
+
 class Library:
     """A running vLLM engine."""
 
@@ -60,28 +100,17 @@ class Library:
         Raises:
             Exception: of any kind; vLLM has many.
         """
-        is_cpu = current_platform.is_cpu()
         arguments = AsyncEngineArgs(
-            model=str(model_dir),
-            skip_tokenizer_init=True,
-            trust_remote_code=False,
-            load_format="safetensors",
-            # A model's own defaults of sampling are not ours: what is asked for is all there is.
-            generation_config="vllm",
-            # Logprobs of what is sampled from, temperature included; the default leaves it out.
-            logprobs_mode="processed_logprobs",
-            dtype=options.dtype,
-            max_model_len=options.max_tokens or None,
-            max_num_seqs=options.max_batch,
-            tensor_parallel_size=options.tensor_parallel,
-            gpu_memory_utilization=options.gpu_memory_share,
-            enable_prefix_caching=True,
-            enforce_eager=options.eager or is_cpu,
+            **engine_arguments(model_dir, options),
             worker_extension_cls=_EXTENSION,
-            disable_log_stats=True,
             enable_log_requests=False,
         )
-        llm = AsyncLLM.from_engine_args(arguments)
+        config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
+        if current_platform.is_cpu() and options.tensor_parallel == 1:
+            # On CPUs vLLM insists on one more process, to bind its threads to cores. We leave them
+            # to the system, and spare the hops between processes at each token.
+            config.parallel_config.distributed_executor_backend = "uni"
+        llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
         library = cls(llm)
         try:
             await llm.collective_rpc("end_with_parent")

@@ -6,6 +6,7 @@ vLLM is tested where ``ECHO2_VLLM_PYTHON`` names the interpreter of an environme
 
 import math
 import os
+import random
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -39,7 +40,7 @@ OPTIONS: dict[str, Options] = {
     "sleep": SleepOptions(rollouts_per_s=1000, num_tokens=4),
     "transformers": TransformersOptions(device="cpu", threads=1, max_batch=3),
     "vllm": VllmOptions(
-        dtype="float32", threads=1, max_batch=8, max_tokens=128, python=VLLM_PYTHON
+        dtype="float32", threads=1, max_batch=32, max_tokens=128, python=VLLM_PYTHON
     ),
 }
 SAMPLING = SamplingParams(temperature=0.8, max_new_tokens=6, stop_token_ids=(3, 5))
@@ -64,14 +65,17 @@ class Bench:
             await self._changed.wait()
 
 
-has_vllm = pytest.mark.skipif(not VLLM_PYTHON, reason="no ECHO2_VLLM_PYTHON")
+needs_vllm = pytest.mark.skipif(
+    not VLLM_PYTHON, reason="ECHO2_VLLM_PYTHON names no interpreter; make test-vllm does"
+)
+VLLM = [pytest.mark.model, pytest.mark.vllm, needs_vllm]
 
 
 @pytest.fixture(
     params=[
         "sleep",
         pytest.param("transformers", marks=pytest.mark.model),
-        pytest.param("vllm", marks=[pytest.mark.model, has_vllm]),
+        pytest.param("vllm", marks=VLLM),
     ]
 )
 def kind(request: pytest.FixtureRequest) -> str:
@@ -175,7 +179,7 @@ def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> tor
 @pytest.fixture(
     params=[
         pytest.param("transformers", marks=pytest.mark.model),
-        pytest.param("vllm", marks=[pytest.mark.model, has_vllm]),
+        pytest.param("vllm", marks=VLLM),
     ]
 )
 def model_kind(request: pytest.FixtureRequest) -> str:
@@ -202,8 +206,30 @@ async def test_logprobs_are_of_the_whole_distribution_that_was_sampled_from_by_e
 
 
 @STARTS
+async def test_more_prompts_than_one_pass_takes_are_sampled_as_they_are_alone(
+    model_kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    # 40 prompts of 90 tokens that have nothing in common; vLLM takes 2048 tokens at once.
+    many = [
+        group(i, random.Random(i).choices(range(VOCAB_SIZE), k=90), range(i, i + 1))
+        for i in range(40)
+    ]
+    async with opened(model_kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        together = await bench.engine.generate(many, SAMPLING)
+        alone = [await bench.engine.generate([each], SAMPLING) for each in many[-3:]]
+
+    found = tokens_by_sample(together.completions)
+    assert len(found) == len(many)
+    for generated in alone:
+        for key, tokens in tokens_by_sample(generated.completions).items():
+            assert found[key] == tokens
+
+
+@STARTS
 @pytest.mark.model
-@has_vllm
+@pytest.mark.vllm
+@needs_vllm
 async def test_a_version_applied_in_the_midst_samples_the_rest_and_each_completion_says_so(
     tmp_path: Path, policies: Sequence[PolicyFiles]
 ) -> None:
@@ -227,7 +253,7 @@ async def test_a_version_applied_in_the_midst_samples_the_rest_and_each_completi
 
     (completions,) = answers
     spans = {(c.oldest_version, c.newest_version) for c in completions}
-    # 250 completions, eight at a time: some were done, some in the midst, some not begun.
+    # 250 completions, 32 at a time: some were done, some in the midst, some not begun.
     assert spans == {(0, 0), (0, 1), (1, 1)}
     for completion in completions:
         tokens = unpack_tokens(completion.tokens)
@@ -248,7 +274,8 @@ async def test_a_version_applied_in_the_midst_samples_the_rest_and_each_completi
 
 @STARTS
 @pytest.mark.model
-@has_vllm
+@pytest.mark.vllm
+@needs_vllm
 async def test_nothing_of_an_engine_with_processes_of_its_own_outlives_it(
     tmp_path: Path, policies: Sequence[PolicyFiles]
 ) -> None:

@@ -1,0 +1,1 @@
+"""Engines against the libraries they are made of, on the same prompts in one run."""
