@@ -30,7 +30,6 @@ from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
 from echo2swarm.disk import write_atomically
 from echo2swarm.errors import ConfigError
 from echo2swarm.identity import Identity, hold_identity
-from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.telemetry import events_to
@@ -57,6 +56,8 @@ from learner.resuming import check_changes, choose_checkpoint, take_up
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
+from learner.tracking.metrics import open_metrics
+from learner.tracking.tensorboard import require_tensorboard
 from learner.training.messages import Start
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 
@@ -128,6 +129,8 @@ async def _serve_once(
     serving: Serving, model_dir: Path, identity: Identity, *, resume: bool
 ) -> None:
     config, run_dir = serving.config, serving.run_dir
+    if config.tracking.tensorboard:
+        require_tensorboard()
     await trio.to_thread.run_sync(run_dir.clean)
     async with AsyncExitStack() as stack:
         stack.callback(run_dir.clean)
@@ -197,6 +200,7 @@ async def _serve_once(
             budget=UploadBudget(max_upload),
             upload_rate_of=links.dealing_bytes_per_s,
         )
+        step = trainer.started.step + len(left_over.updates)
         learner = Learner(
             Parts(
                 config=config,
@@ -218,7 +222,9 @@ async def _serve_once(
                     key=identity.key,
                 ),
                 ledger=ledger,
-                metrics=stack.enter_context(JsonLines(run_dir.metrics)),
+                metrics=stack.enter_context(
+                    open_metrics(run_dir, config.tracking, first_step=step + 1)
+                ),
                 checkpoints=Checkpoints(
                     run_dir.checkpoints,
                     trainer,
@@ -229,7 +235,7 @@ async def _serve_once(
                 ),
                 sampling=sampling,
                 vocab_size=trainer.started.vocab_size,
-                step=trainer.started.step + len(left_over.updates),
+                step=step,
                 left_over=left_over,
                 snapshots=run_dir.snapshots,
                 status_file=run_dir.status,

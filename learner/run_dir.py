@@ -9,6 +9,7 @@ ticket.txt          what contributors join with
 ledger.sqlite       prompts, leases, rollouts, verdicts, versions
 metrics.jsonl       one line per update
 events.jsonl        everything that was logged
+tensorboard/        event files, if tracking.tensorboard is set
 status.json         the state of the run, written each second
 checkpoints/        step-00000010/ and so on, complete by their name
 weights/            the versions that nodes fetch
@@ -69,6 +70,7 @@ class RunDir:
         self.config = folder / self.CONFIG
         self.ledger = folder / self.LEDGER
         self.metrics = folder / "metrics.jsonl"
+        self.tensorboard = folder / "tensorboard"
         self.events = folder / "events.jsonl"
         self.status = folder / "status.json"
         self.weights = folder / "weights"

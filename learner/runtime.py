@@ -22,7 +22,6 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules
 from echo2swarm.dispatch.open_group import Dropped
-from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
@@ -54,6 +53,7 @@ from learner.ports import HeldOut, Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.pulse import beat
 from learner.status_service import StatusService, watch_loop_delay
+from learner.tracking.metrics import Metrics
 from learner.watchdog import Watchdog, facts_of, watch
 from protocols import activation, leases, rollouts, status
 from protocols.ids import PeerId, RunId
@@ -81,7 +81,7 @@ class Parts:
     scorer: Scorer
     publisher: Publisher
     ledger: Ledger
-    metrics: JsonLines
+    metrics: Metrics
     checkpoints: Checkpoints
     sampling: SamplingParams
     vocab_size: int
@@ -211,6 +211,8 @@ class Learner:
         await self.desk.record_drops(self._restore(parts.left_over))
         self.progress.staleness = await parts.ledger.staleness_histogram()
         nursery.start_soon(parts.ledger.watch)
+        if parts.metrics.tracker is not None:
+            nursery.start_soon(parts.metrics.tracker.run)
         nursery.start_soon(parts.checkpoints.run)
         nursery.start_soon(self.status.keep_file, parts.status_file)
         nursery.start_soon(watch_loop_delay, self.progress)

@@ -10,6 +10,7 @@ from learner.config.tables import (
     SelectorTable,
     SwarmTable,
     Table,
+    TrackingTable,
     TrainerTable,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "SelectorTable",
     "SwarmTable",
     "Table",
+    "TrackingTable",
     "TrainerTable",
 ]

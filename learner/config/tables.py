@@ -201,6 +201,13 @@ class EvalTable(Table, frozen=True):
     """An evaluation that takes longer ends with those prompts that are done."""
 
 
+class TrackingTable(Table, frozen=True):
+    """Tools that are told the metrics, besides metrics.jsonl (docs/metrics.md)."""
+
+    tensorboard: bool = False
+    """Write event files for TensorBoard into the folder tensorboard/ of the run directory."""
+
+
 class LearnerConfig(Table, frozen=True):
     """All of it."""
 
@@ -213,3 +220,4 @@ class LearnerConfig(Table, frozen=True):
     trainer: TrainerTable = TrainerTable()
     checkpoint: CheckpointTable = CheckpointTable()
     eval: EvalTable = EvalTable()
+    tracking: TrackingTable = TrackingTable()

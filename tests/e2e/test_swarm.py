@@ -9,10 +9,12 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from echo2swarm.identity import load_or_create
+from learner.config import TrackingTable
 from learner.demo.swarm import LocalSwarm, open_swarm
 from protocols import ticket as ticket_protocol
 from protocols.activation import NodeState
@@ -32,6 +34,7 @@ from tests.e2e.swarms import (
     read_ticket,
     tiny_config,
 )
+from tests.event_files import points_in
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -259,7 +262,10 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
     tmp_path: Path,
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
-        line = await swarm.start_learner(tiny_config(num_steps=400))
+        config = msgspec.structs.replace(
+            tiny_config(num_steps=400), tracking=TrackingTable(tensorboard=True)
+        )
+        line = await swarm.start_learner(config)
         port = int(read_ticket(line).addresses[0].split("/")[4])
         await swarm.start_node("ada", line)
         await swarm.wait_status(lambda s: s.learner_step >= 3, timeout_s=JOIN_S, what="three steps")
@@ -269,16 +275,20 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
         stopped = swarm.status()
         assert stopped is not None
         assert not is_listening(port)
-        await swarm.start_learner(tiny_config(num_steps=400), arguments=("--resume",))
+        await swarm.start_learner(config, arguments=("--resume",))
         resumed = await swarm.wait_status(
             lambda s: s.learner_step >= stopped.learner_step + 3,
             timeout_s=JOIN_S,
             what="training after the resumption, with the same node",
         )
+        swarm.learner.interrupt()
+        await swarm.learner.wait()
 
     assert first_exit == 130
     assert [n.name for n in resumed.nodes if n.is_connected] == ["ada"]
     assert max(staleness_in_ledger(swarm)) <= 2
+    points = points_in(swarm.run_dir / "tensorboard")
+    assert [step for step, _, _ in points] == [line["step"] for line in swarm.metrics()]
 
 
 async def test_spoiled_chunks_and_forged_manifests_are_refused_and_told_of(tmp_path: Path) -> None:

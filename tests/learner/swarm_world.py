@@ -15,7 +15,6 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.errors import NetworkError
-from echo2swarm.jsonlines import JsonLines
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.memory import MemoryHub
 from echo2swarm.network.memory_node import MemoryNetwork
@@ -32,6 +31,7 @@ from learner.resuming import choose_checkpoint
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.messages import Completion, Prompt, Reward
+from learner.tracking.metrics import Metrics
 from learner.training.messages import TrainGroup, Updated
 from protocols import activation, leases, rollouts, status
 from protocols import advert as advert_protocol
@@ -260,7 +260,7 @@ async def open_world(
                 trainer.step, max_staleness=table.max_staleness, now_unix_s=0.0
             )
             await replay(trainer, left_over.updates)
-        with JsonLines(folder / "metrics.jsonl") as metrics:
+        with Metrics(folder / "metrics.jsonl") as metrics:
             traffic = Traffic()
             learner = Learner(
                 Parts(

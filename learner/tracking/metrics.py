@@ -1,0 +1,39 @@
+"""``metrics.jsonl``, and the tools that are told what is written there."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from echo2swarm.jsonlines import JsonLines
+from learner.config import TrackingTable
+from learner.run_dir import RunDir
+from learner.tracking.tensorboard import TensorBoard
+from learner.tracking.tracker import Tracker
+
+
+class Metrics(JsonLines):
+    """Lines of metrics; each that is a mapping is handed to the tracker, too, if there is one."""
+
+    def __init__(self, path: Path, *, tracker: Tracker | None = None) -> None:
+        super().__init__(path)
+        self.tracker = tracker
+
+    def write(self, record: Mapping[str, Any] | msgspec.Struct) -> None:
+        """Append one record; see :meth:`JsonLines.write`."""
+        super().write(record)
+        if self.tracker is not None and not isinstance(record, msgspec.Struct):
+            self.tracker.note(record)
+
+
+def open_metrics(run_dir: RunDir, table: TrackingTable, *, first_step: int) -> Metrics:
+    """Open the metrics of a run; ``first_step`` is the next update to be made.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    tracker = None
+    if table.tensorboard:
+        tracker = Tracker(TensorBoard(run_dir.tensorboard, first_step=first_step))
+    return Metrics(run_dir.metrics, tracker=tracker)
