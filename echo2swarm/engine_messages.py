@@ -62,6 +62,8 @@ class Description(Message, frozen=True):
 
     engine: str
     device: str
+    version: str = ""
+    """Of the library that samples; empty if there is none."""
 
 
 EngineCall = Describe | LoadPolicy | Generate

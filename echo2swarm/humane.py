@@ -95,3 +95,9 @@ def rod(share: float, *, width: int, ascii_only: bool = False) -> str:
 def _digits(value: float) -> str:
     """Three significant digits below 10, one place after the point above."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}"
+
+
+def table_cell(text: str) -> str:
+    """Return what others call themselves, as a table's cell: no end of it, no link, no HTML."""
+    shown = printable(text, max_chars=100)
+    return "".join(f"\\{c}" if c in "\\|<>[]()`*_!#&" else c for c in shown) or "-"

@@ -11,8 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
+from echo2swarm.engine_drift import by_engine
 from echo2swarm.errors import UsageError
-from echo2swarm.humane import format_bytes, format_percent, format_seconds, printable
+from echo2swarm.humane import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    printable,
+    table_cell,
+)
+from echo2swarm.report_engines import engines_text
 from echo2swarm.report_plots import write_plots
 from echo2swarm.run_reader import read_run
 from echo2swarm.run_record import (
@@ -133,6 +141,8 @@ def summarize(record: RunRecord) -> dict[str, Any]:
         "refusals": {r.reason.value: r.count for r in record.refusals},
         "worst_heartbeat_delay_s": record.worst_heartbeat_delay_s,
         "num_nodes": len(record.nodes),
+        "engines": [each.as_dict() for each in by_engine(record.contributions)],
+        "contributions": [each.as_dict() for each in record.contributions],
         "shares": [shares.as_dict() for shares in record.shares],
         "missing": list(record.missing),
     }
@@ -159,6 +169,7 @@ def report_text(record: RunRecord, figures: dict[str, Any], plots: dict[str, str
             _broadcast(record, figures),
         ),
         _section("Nodes", _nodes(record)),
+        _section("Engines", engines_text(record.contributions)),
         _section("Shares", _picture("shares", plots), _shares(record)),
         _section("Refused", f"By the learner, by reason: {refusals_text(record.refusals)}."),
     ]
@@ -309,9 +320,9 @@ def _nodes(record: RunRecord) -> str:
         "|---|---|---|---:|---:|---|---|---:|---:|---:|",
     )
     rows = [
-        f"| {_cell(n.name)} | {short(PeerId(n.peer_id))} | {_cell(n.engine)} | {n.num_accepted} "
-        f"| {n.num_trained} | {refusals_text(n.refusals)} | {_cell(n.last_refusal)} "
-        f"| {n.num_engine_restarts} | {format_bytes(n.payload_bytes_sent)} "
+        f"| {table_cell(n.name)} | {short(PeerId(n.peer_id))} | {table_cell(n.engine)} "
+        f"| {n.num_accepted} | {n.num_trained} | {refusals_text(n.refusals)} "
+        f"| {table_cell(n.last_refusal)} | {n.num_engine_restarts} | {format_bytes(n.payload_bytes_sent)} "
         f"| {format_bytes(n.payload_bytes_received)} |"
         for n in sort_nodes(record.nodes)
     ]
@@ -322,8 +333,9 @@ def _shares(record: RunRecord) -> str:
     if not any(shares.kinds for shares in record.shares):
         return "No rollout is on record."
     starved = [
-        f"{shares.by} {_cell(kind.name)} ({format_percent(shares.issued_share(kind))} of what was "
-        f"issued, {format_percent(shares.trained_share(kind))} of what was trained on)"
+        f"{shares.by} {table_cell(kind.name)} "
+        f"({format_percent(shares.issued_share(kind))} of what was issued, "
+        f"{format_percent(shares.trained_share(kind))} of what was trained on)"
         for shares in record.shares
         for kind in shares.starved
     ]
@@ -332,7 +344,7 @@ def _shares(record: RunRecord) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     )
     rows = [
-        f"| {shares.by} | {_cell(kind.name)} | {kind.num_issued} | {kind.num_accepted} "
+        f"| {shares.by} | {table_cell(kind.name)} | {kind.num_issued} | {kind.num_accepted} "
         f"| {kind.num_trained} | {format_percent(shares.issued_share(kind))} "
         f"| {format_percent(shares.trained_share(kind))} |"
         for shares in record.shares
@@ -340,12 +352,6 @@ def _shares(record: RunRecord) -> str:
     ]
     verdict = f"Starved: {'; '.join(starved)}." if starved else "Nothing is starved."
     return "\n".join((verdict, "", *head, *rows))
-
-
-def _cell(text: str) -> str:
-    """What others call themselves must not end the cell, nor become a link or HTML."""
-    shown = printable(text, max_chars=100)
-    return "".join(f"\\{c}" if c in "\\|<>[]()`*_!#&" else c for c in shown) or "-"
 
 
 def _bytes(num_bytes: int | None) -> str:

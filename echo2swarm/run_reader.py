@@ -5,7 +5,7 @@ be missing. The ledger is read as it lies, also while a learner writes to it.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from echo2swarm.engine_drift import Contribution, Drift, drift_by_peer
 from echo2swarm.errors import StoreError, SwarmError
 from echo2swarm.jsonlines import read_jsonl
 from echo2swarm.run_record import (
@@ -44,6 +45,9 @@ class _LedgerFacts:
     leases: tuple[tuple[str, float, float], ...] = ()
     """(peer, when granted, when its last rollout was accepted)."""
     names: dict[str, str] = field(default_factory=dict)
+    engines: dict[str, str] = field(default_factory=dict)
+    counts: tuple[tuple[str, int, int], ...] = ()
+    """(peer, rollouts accepted, of these trained)."""
     shares: tuple[Shares, ...] = ()
     evaluations: tuple[EvalRecord, ...] = ()
     num_evaluations_dropped: int = 0
@@ -65,7 +69,10 @@ def read_run(run_dir: Path) -> RunRecord:
     ledger = ledger or _LedgerFacts()
     start_unix_s = _start(metrics, events, ledger)
     steps = tuple(_steps(metrics, start_unix_s))
-    names = {**ledger.names, **{n.peer_id: n.name for n in (status.nodes if status else ())}}
+    nodes = status.nodes if status else ()
+    names = {**ledger.names, **{n.peer_id: n.name for n in nodes}}
+    # The ledger notes what a node says when it joins, which may be before its engine is up.
+    engines = {**ledger.engines, **{n.peer_id: n.engine for n in nodes}}
     broadcast_s = _broadcast_s(events)
     delta_bytes = _delta_bytes(events)
     broadcasts = tuple(
@@ -95,11 +102,12 @@ def read_run(run_dir: Path) -> RunRecord:
         training=tuple(Span(start_s=s.end_s - s.train_s, end_s=s.end_s) for s in steps),
         generation=_generation(ledger.leases, start_unix_s, names),
         learner_bytes_sent=status.payload_bytes_sent if status else None,
-        nodes=status.nodes if status else (),
+        nodes=nodes,
         refusals=status.refusals if status else (),
         worst_heartbeat_delay_s=status.worst_heartbeat_delay_s if status else None,
         missing=tuple(missing),
         shares=ledger.shares,
+        contributions=_contributions(ledger.counts, drift_by_peer(metrics), names, engines),
         evaluations=ledger.evaluations,
         num_evaluations_dropped=ledger.num_evaluations_dropped,
     )
@@ -135,6 +143,7 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                 return None
             meta = dict(db.execute("SELECT key, value FROM meta"))
             names = dict(db.execute("SELECT peer, name FROM nodes"))
+            engines = dict(db.execute("SELECT peer, engine FROM nodes"))
             figures = _evaluation_figures(db) if found >= _FORMAT_WITH_EVALUATIONS else []
             return _LedgerFacts(
                 run_id=meta.get("run_id", "unknown"),
@@ -157,6 +166,13 @@ def _read_ledger(path: Path, missing: list[str]) -> _LedgerFacts | None:
                     )
                 ),
                 names=names,
+                engines=engines,
+                counts=tuple(
+                    db.execute(
+                        "SELECT peer, COUNT(*), COUNT(trained_step) FROM rollouts "
+                        "GROUP BY peer ORDER BY peer"
+                    )
+                ),
                 shares=read_shares(db, names),
                 evaluations=tuple(_evaluation(msgspec.json.decode(f)) for f in figures if f),
                 num_evaluations_dropped=figures.count(None),
@@ -276,6 +292,25 @@ def _generation(
         span = Span(start_s=granted_unix_s - start_unix_s, end_s=last_unix_s - start_unix_s)
         spans.setdefault(names.get(peer, peer[-8:]), []).append(span)
     return tuple((name, tuple(spans[name])) for name in sorted(spans))
+
+
+def _contributions(
+    counts: Iterable[tuple[str, int, int]],
+    drifts: Mapping[str, Drift],
+    names: Mapping[str, str],
+    engines: Mapping[str, str],
+) -> tuple[Contribution, ...]:
+    found = [
+        Contribution(
+            engine=engines.get(peer, "not known"),
+            node=names.get(peer, peer[-8:]),
+            num_accepted=num_accepted,
+            num_trained=num_trained,
+            drift=drifts.get(peer, Drift()),
+        )
+        for peer, num_accepted, num_trained in counts
+    ]
+    return tuple(sorted(found, key=lambda each: (each.engine, each.node)))
 
 
 def _histogram(value: object) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from echo2swarm.engine_drift import Contribution
 from echo2swarm.shares import Shares
 from protocols.status import NodeStatus, ReasonCount
 
@@ -119,6 +120,8 @@ class RunRecord:
     missing: tuple[str, ...]
     shares: tuple[Shares, ...] = ()
     """Rollouts issued, accepted and trained, by kind; empty if the ledger can't be read."""
+    contributions: tuple[Contribution, ...] = ()
+    """Of each node with an accepted rollout, by engine and name."""
     evaluations: tuple[EvalRecord, ...] = ()
     """Those that found something, by version."""
     num_evaluations_dropped: int = 0

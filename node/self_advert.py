@@ -57,10 +57,11 @@ class SelfAdvert:
 
     def describe_engine(self, description: Description) -> None:
         """Say what the engine has told of itself."""
+        engine = f"{description.engine} {description.version}".rstrip()
         self._say(
             msgspec.structs.replace(
                 self._said,
-                engine=description.engine[:_MAX_TEXT_CHARS],
+                engine=engine[:_MAX_TEXT_CHARS],
                 device=description.device[:_MAX_TEXT_CHARS],
             )
         )

@@ -75,8 +75,8 @@ class Updated(Message, frozen=True):
     """Steps done now."""
     metrics: dict[str, float]
     """By name; documented in ``docs/metrics.md``."""
-    drift_by_peer: dict[str, float]
-    """Mean absolute difference of behaviour and recomputed logprobs, per node."""
+    drift_by_peer: dict[str, dict[str, float]]
+    """How far what each node told is from what was recomputed; see ``docs/metrics.md``."""
     by_staleness: dict[int, dict[str, float]] = msgspec.field(default_factory=dict)
     """What depends on who sampled, for each staleness; documented in ``docs/metrics.md``."""
 

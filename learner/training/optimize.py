@@ -36,7 +36,7 @@ class Optimized:
 
     metrics: dict[str, float]
     """By the names of ``docs/metrics.md``."""
-    drift_by_peer: dict[str, float]
+    drift_by_peer: dict[str, dict[str, float]]
     by_staleness: dict[int, dict[str, float]]
 
 

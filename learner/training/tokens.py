@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from learner.training.batch import Batch
-from learner.training.objective import Given
+from learner.training.objective import Given, kl_penalties
 from learner.training.token_metrics import Trained
 
 
@@ -83,12 +83,26 @@ class Tokens:
         )
 
 
-def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, float]:
-    """Return the mean absolute difference of behaviour and recomputed logprobs, per node."""
-    drift_N = (trained.given.prox_N - trained.given.behaviour_N).abs().cpu().numpy()
-    sums: dict[str, tuple[float, int]] = {}
+def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, dict[str, float]]:
+    """Return how far the logprobs that each node told are from those recomputed.
+
+    Of the tokens that have a gradient: how many, the mean absolute difference, and the mean
+    estimate of the divergence, both as in :mod:`learner.training.token_metrics`.
+    """
+    given = trained.given
+    drift_N = (given.prox_N - given.behaviour_N).abs().cpu().numpy()
+    kl_N = kl_penalties(given.behaviour_N, given.prox_N).cpu().numpy()
+    parts: dict[str, list[slice]] = {}
     for sample, peer in zip(batch.samples, batch.peers, strict=True):
-        total, count = sums.get(peer, (0.0, 0))
-        part = drift_N[sample.first : sample.first + sample.num_completion]
-        sums[peer] = total + float(part.sum(dtype=np.float64)), count + part.size
-    return {peer: total / count for peer, (total, count) in sums.items()}
+        part = slice(sample.first, sample.first + sample.num_completion)
+        parts.setdefault(peer, []).append(part)
+    found: dict[str, dict[str, float]] = {}
+    for peer, theirs in parts.items():
+        drift_M = np.concatenate([drift_N[part] for part in theirs])
+        kl_M = np.concatenate([kl_N[part] for part in theirs])
+        found[peer] = {
+            "num_tokens": drift_M.size,
+            "drift_mean": float(drift_M.mean(dtype=np.float64)),
+            "kl_behaviour_prox": float(kl_M.mean(dtype=np.float64)),
+        }
+    return found

@@ -87,7 +87,7 @@ class Trainer:
             max_new_tokens=self._max_new_tokens,
         )
         metrics: dict[str, float] = dict(batch.metrics)
-        drift_by_peer: dict[str, float] = {}
+        drift_by_peer: dict[str, dict[str, float]] = {}
         by_staleness: dict[int, dict[str, float]] = {}
         metrics |= {"is_without_signal": float(not batch.samples), "is_not_finite": 0.0}
         if batch.samples:

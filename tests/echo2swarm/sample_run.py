@@ -94,6 +94,13 @@ def write_metrics(folder: Path) -> None:
                     "write_s": 0.5,
                     "publish_s": 1.0,
                     "staleness": {"0": 2, "2": 1},
+                    "drift_by_peer": {
+                        PEER_A: {
+                            "num_tokens": 3,
+                            "drift_mean": 0.02 if step % 2 else 0.04,
+                            "kl_behaviour_prox": 0.001,
+                        }
+                    },
                 }
             )
 

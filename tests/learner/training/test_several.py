@@ -104,7 +104,9 @@ def test_two_processes_train_as_one_does(gang: GangTrainer, tmp_path: Path) -> N
         expected = one.update(step, groups, silent)
         found = gang.update(step, groups, silent)
         assert found.step == expected.step
-        assert found.drift_by_peer == pytest.approx(expected.drift_by_peer, rel=1e-4)
+        assert found.drift_by_peer.keys() == expected.drift_by_peer.keys()
+        for peer, drift in expected.drift_by_peer.items():
+            assert found.drift_by_peer[peer] == pytest.approx(drift, rel=1e-4)
         for name, value in expected.metrics.items():
             if name.endswith(("_s", "_bytes", "_computed", "_longest")):
                 continue

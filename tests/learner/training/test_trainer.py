@@ -58,7 +58,19 @@ def test_an_update_changes_the_weights_and_counts_a_step() -> None:
     assert updated.metrics["num_groups_unequal"] == 3
     assert updated.metrics["is_not_finite"] == 0
     assert updated.metrics["ratio_mean"] == 1
+
+
+def test_drift_is_told_by_node_and_adds_up_to_that_of_all_tokens() -> None:
+    updated = trainer_of(start()).update(0, random_groups(0, equal=(1,)), silent)
+
     assert set(updated.drift_by_peer) == {"peer-0", "peer-1"}
+    nodes = updated.drift_by_peer.values()
+    num_tokens = sum(node["num_tokens"] for node in nodes)
+    assert num_tokens == updated.metrics["num_tokens_trained"]
+    for name in ("drift_mean", "kl_behaviour_prox"):
+        mean = sum(node[name] * node["num_tokens"] for node in nodes) / num_tokens
+        assert mean == pytest.approx(updated.metrics[name], rel=1e-4)
+        assert len({node[name] for node in nodes}) == 2
 
 
 def test_rewarded_completions_become_likelier_and_others_less_likely() -> None:

@@ -31,7 +31,7 @@ def test_a_version_that_was_tried_is_taken(
 ) -> None:
     install(monkeypatch, {name: version})
 
-    check_installed()
+    assert check_installed() == version
 
 
 @pytest.mark.parametrize(
