@@ -56,6 +56,8 @@ DRAIN_S: Final = 30.0
 FLUSH_S: Final = 10.0
 """And what was finished may take this long to be submitted."""
 SUMMARY_S: Final = 10.0
+KEEP_S: Final = 2.0
+"""After a lease for one version the next one for it arrives within this time, or there is none."""
 CALIBRATE_AFTER_S: Final = 3.0
 """A node that stands by for so long, with an engine that could work, times it once."""
 
@@ -104,6 +106,7 @@ class Worker:
         self._rng = rng
         self._calibration = Calibration(engine, max_batch=max_batch)
         self._idle_since_s: float | None = None
+        self._keep_until_s: float | None = None
         self._work = Workload(
             max_leases=MAX_LEASES_CONTINUOUS if engine.is_continuous else MAX_LEASES,
             max_batch=max_batch,
@@ -250,10 +253,14 @@ class Worker:
                     await ring.wait()
                     continue
                 self._ended(self._work.passed(self._engine.applied_version))
+                if not self._work.is_kept(self._engine.applied_version):
+                    self._keep_until_s = None
                 job = self._work.next_job(self._engine.applied_version, self._policies.versions)
                 match job:
                     case None:
                         await self._idle(ring)
+                    case Apply() if self._work.is_kept(self._engine.applied_version):
+                        await self._keep(ring)
                     case Apply(version):
                         await self._do(partial(self._apply, version), ring)
                     case Sample():
@@ -275,6 +282,15 @@ class Worker:
             self._rest_s = self._backoff.next_s()
             log.error("engine.refused", error=str(exc), retry_in_s=round(self._rest_s, 1))
         self._bell.ring()
+
+    async def _keep(self, ring: trio.Event) -> None:
+        """Wait a moment before a newer version is applied: there may be more work of this one."""
+        self._keep_until_s = self._keep_until_s or trio.current_time() + KEEP_S
+        with trio.move_on_at(self._keep_until_s) as scope:
+            await ring.wait()
+        if scope.cancelled_caught:
+            self._keep_until_s = None
+            self._work.let_go()
 
     async def _idle(self, ring: trio.Event) -> None:
         """Wait for something to do; time the engine if there has been nothing for a while."""

@@ -127,6 +127,8 @@ class Workload:
         self._learner_step = 0
         self._refused_versions: set[PolicyVersion] = set()
         self._num_deaths: Counter[PolicyVersion] = Counter()
+        self._kept: PolicyVersion | None = None
+        """What the last lease for one version was of, until it is known if another follows."""
 
     @property
     def num_leases(self) -> int:
@@ -182,6 +184,7 @@ class Workload:
         if not self._is_taking:
             return [GiveBack(lease.lease_id, "this node takes no more work now")]
         self._held[lease.lease_id] = _Held(lease, list(lease.groups))
+        self._kept = None
         return []
 
     # Doing it.
@@ -310,6 +313,17 @@ class Workload:
             for held in late
         ]
 
+    def is_kept(self, applied: PolicyVersion | None) -> bool:
+        """Whether to stay at a version for a moment: a lease for it was done just now.
+
+        The learner may have another one, which would come too late for an engine that went on.
+        """
+        return self._is_taking and applied is not None and applied == self._kept
+
+    def let_go(self) -> None:
+        """Stay no longer: no other lease has come."""
+        self._kept = None
+
     def passed(self, applied: PolicyVersion | None) -> list[Ending]:
         """Give back the leases that want an older version than the engine has now."""
         late = [held for held in self._held.values() if _is_passed(held, applied)]
@@ -355,6 +369,8 @@ class Workload:
             return []
         lease_id = held.lease.lease_id
         del self._held[lease_id]
+        if held.given_up is None and held.lease.max_version is not None:
+            self._kept = PolicyVersion(held.lease.max_version)
         return [Done(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
 
 

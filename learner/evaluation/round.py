@@ -191,12 +191,11 @@ class Round:
     def _limit(self, asker: Asker, max_evaluators: int) -> int:
         """Return how many samples a node gets at once.
 
-        As it keeps the version only while it has work, it should have its next lease before it
-        is done with the one before: so not all that there is, and not more than it can do in
-        time. All nodes should be done at about the same time.
+        Not more than it can do in time; and its share of what is left, so that all nodes are
+        done at about the same time.
         """
         size = self._plan.samples_per_prompt
-        share = ceil(len(self._missing) / (2 * max_evaluators))
+        share = ceil(len(self._missing) / max_evaluators)
         limit = min(asker.max_completions, max(size, share))
         pace = self._paces.get(asker.peer)
         if pace is None:

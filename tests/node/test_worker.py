@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
+import pytest
 import trio
 from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
 from node.membership import LOOK_S
-from node.worker import DRAIN_S, MAX_LEASES
+from node.worker import DRAIN_S, KEEP_S, MAX_LEASES
 from protocols.activation import Directive, NodeState
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed
@@ -119,6 +120,32 @@ async def test_leases_for_one_version_are_done_with_it_and_then_the_newest_is_ap
 
     assert bench.engine.loaded == [0, 1]
     assert [version for version, _ in bench.engine.called_with] == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("after_s", "versions"), [(KEEP_S - 1, [0, 0, 0]), (KEEP_S + 1, [0])])
+async def test_the_next_lease_for_a_version_may_come_a_moment_after_the_last_is_done(
+    autojump_clock: MockClock, after_s: float, versions: list[int]
+) -> None:
+    def make(number: int) -> Lease:
+        return msgspec.structs.replace(make_lease(number), max_version=0)
+
+    async with open_bench(FakeLearner(make=make)) as bench:
+        with at_most():
+            bench.policies.hold(0)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.granted) == 1)
+            await trio.sleep(0.5)
+            bench.policies.hold(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+            for _ in range(2):
+                await trio.sleep(after_s)
+                bench.learner.give(1)
+                await trio.sleep(bench.engine.seconds_per_call + 0.2)
+            await trio.sleep(2 * KEEP_S)
+
+    assert [version for version, _ in bench.engine.called_with] == versions
+    assert bench.engine.loaded == [0, 1]
+    assert len(bench.learner.returned) == 3 - len(versions)
 
 
 async def test_a_lease_for_a_version_that_the_engine_has_left_is_given_back(

@@ -96,8 +96,43 @@ def test_a_lease_for_one_version_keeps_the_engine_at_it_until_its_last_verdict(
     assert work.next_job(V1, [V1, V2]) is None
     assert work.sampled(part)
     assert work.next_job(V1, [V1, V2]) is None
+    assert not work.is_kept(V1)
     assert work.submitted(kept.lease_id, 4) == [Done(kept.lease_id)]
+    assert work.is_kept(V1)
     assert work.next_job(V1, [V1, V2]) == Apply(V2)
+
+
+def test_after_such_a_lease_the_engine_stays_until_another_lease_comes_or_none_does() -> None:
+    def done() -> Workload:
+        kept = lease(num_groups=1, min_version=1, max_version=1)
+        work = workload(kept)
+        (part,) = parts_of(work.next_job(V1, [V1]))
+        work.sampled(part)
+        work.submitted(kept.lease_id, 4)
+        return work
+
+    work = done()
+    assert work.is_kept(V1)
+    assert not work.is_kept(V2)
+    assert not work.is_kept(None)
+    work.add(lease("lease-001"))
+    assert not work.is_kept(V1)
+
+    work = done()
+    work.let_go()
+    assert not work.is_kept(V1)
+
+    work = done()
+    work.take(is_wanted=False)
+    assert not work.is_kept(V1)
+
+
+def test_the_engine_does_not_stay_for_a_lease_that_was_given_back() -> None:
+    kept = lease(num_groups=1, min_version=1, max_version=1)
+    work = workload(kept)
+
+    assert work.hand_back("leaving") == [GiveBack(kept.lease_id, "leaving")]
+    assert not work.is_kept(V1)
 
 
 @pytest.mark.parametrize("is_continuous", [False, True])

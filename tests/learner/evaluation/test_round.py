@@ -235,7 +235,7 @@ def test_what_is_left_is_shared_so_that_all_are_done_at_about_the_same_time() ->
     _, record = granted(found, of=2)
     take(found, record, now_s=0.1)
 
-    assert granted(found, of=2)[0].num_completions == 8  # of 30, in four parts
+    assert granted(found, of=2)[0].num_completions == 15  # of 30
 
 
 def test_no_lease_is_larger_than_its_node_takes() -> None:
