@@ -20,7 +20,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import structlog
@@ -52,6 +51,7 @@ from learner.model_folder import prepare_model
 from learner.nodes.links import Links
 from learner.one_error import one_error_at_a_time
 from learner.ports import HeldOut
+from learner.restarts import Restarts
 from learner.resuming import check_changes, choose_checkpoint, take_up
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
@@ -60,9 +60,6 @@ from learner.tracking.metrics import open_metrics
 from learner.tracking.tensorboard import require_tensorboard
 from learner.training.messages import Start
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
-
-MAX_RESTARTS: Final = 3
-"""Of the trainer, without an update in between that reached a checkpoint."""
 
 log = structlog.get_logger()
 
@@ -99,7 +96,7 @@ async def serve(serving: Serving) -> None:
 
 
 async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identity) -> None:
-    resume, num_restarts, last_step = serving.resume, 0, -1
+    resume, restarts, reached = serving.resume, Restarts(), _Reached()
     say_ticket = serving.say_ticket
 
     def say_once(line: str) -> None:
@@ -111,22 +108,30 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
     while True:
         try:
             with one_error_at_a_time():
-                await _serve_once(serving, model_dir, identity, resume=resume)
+                await _serve_once(serving, model_dir, identity, resume=resume, reached=reached)
         except TrainerLostError as exc:
-            checkpoint = serving.run_dir.newest_checkpoint()
-            step = checkpoint.step if checkpoint else 0
-            num_restarts = num_restarts + 1 if step == last_step else 1
-            if num_restarts > MAX_RESTARTS:
+            if not restarts.may_restart(reached.step):
                 raise
-            last_step, resume = step, True
-            serving = replace(serving, changes=())
-            log.error("trainer.lost", error=str(exc), next=f"going back to step {step}")
+            resume, serving = True, replace(serving, changes=())
+            log.error(
+                "trainer.lost",
+                error=str(exc),
+                step=reached.step,
+                next="starting it again from the newest checkpoint",
+            )
         else:
             return
 
 
+@dataclass(slots=True)
+class _Reached:
+    """How far the run has come."""
+
+    step: int = 0
+
+
 async def _serve_once(
-    serving: Serving, model_dir: Path, identity: Identity, *, resume: bool
+    serving: Serving, model_dir: Path, identity: Identity, *, resume: bool, reached: _Reached
 ) -> None:
     config, run_dir = serving.config, serving.run_dir
     if config.tracking.tensorboard:
@@ -243,7 +248,10 @@ async def _serve_once(
                 first_step=run_dir.first_step,
             )
         )
-        await _work(serving, learner, announcer, network, identity)
+        try:
+            await _work(serving, learner, announcer, network, identity)
+        finally:
+            reached.step = learner.progress.step
 
 
 async def _work(

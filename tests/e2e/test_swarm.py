@@ -14,8 +14,9 @@ import pytest
 import trio
 
 from echo2swarm.identity import load_or_create
-from learner.config import TrackingTable
+from learner.config import TrackingTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
+from learner.restarts import MAX_RESTARTS
 from protocols import ticket as ticket_protocol
 from protocols.activation import NodeState
 from protocols.leases import Lease
@@ -144,6 +145,36 @@ async def test_a_killed_engine_is_restarted_and_the_node_stays(tmp_path: Path) -
         assert node.is_running
 
     assert len(after.nodes) == 1
+
+
+async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_between(
+    tmp_path: Path,
+) -> None:
+    # No checkpoint before the end: every new trainer makes the recorded updates again.
+    config = tiny_config(
+        num_steps=400, lease_timeout_s=5, trainer=TrainerTable(kind="sleep", train_s=0.1)
+    )
+    async with open_swarm(tmp_path) as swarm:
+        await swarm.start_node("ada", await swarm.start_learner(config))
+        step = 0
+        for _ in range(MAX_RESTARTS + 1):
+            status = await swarm.wait_status(
+                partial(has_passed, step), timeout_s=JOIN_S, what=f"an update after {step}"
+            )
+            step = status.learner_step
+            trainer = next(pid for pid in swarm.pids() if "learner.training" in command_line(pid))
+            os.kill(trainer, signal.SIGKILL)
+        await swarm.wait_status(
+            partial(has_passed, step), timeout_s=JOIN_S, what="updates after the last death"
+        )
+        lost = swarm.events("trainer.lost")
+
+    assert len(lost) == MAX_RESTARTS + 1
+    assert [event["step"] for event in lost] == sorted({event["step"] for event in lost})
+
+
+def has_passed(step: int, status: StatusReply) -> bool:
+    return status.learner_step > step
 
 
 async def test_a_ticket_with_only_another_nodes_address_leads_to_the_learner(
