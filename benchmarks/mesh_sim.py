@@ -108,7 +108,8 @@ def _row(num_peers: int, deaths: float, num_seeds: int) -> tuple[str | float, ..
 
 
 def _scenario(num_peers: int, deaths: float, seed: int) -> Scenario:
-    rng = random.Random(seed)
+    # Not the simulation's own sequence: those who die would be those who know the source.
+    rng = random.Random(f"scenario {seed}")
     spread = FASTEST_MBIT / SLOWEST_MBIT
     peers = [
         PeerSpec(
