@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import trio
@@ -62,6 +63,7 @@ def config(
     publish_every: int = 1,
     lease_timeout_s: float = 30.0,
     evaluation: EvalTable | None = None,
+    equal_groups: Literal["keep", "replace"] = "keep",
 ) -> LearnerConfig:
     return LearnerConfig(
         run=RunTable(num_steps=num_steps),
@@ -74,6 +76,7 @@ def config(
             max_new_tokens=4,
             lease_prompts=1,
             lease_timeout_s=lease_timeout_s,
+            equal_groups=equal_groups,
         ),
         eval=evaluation or EvalTable(),
     )
@@ -136,7 +139,17 @@ class FakeTrainer:
         return [group.group_id for batch in self.batches for group in batch]
 
 
+RewardOf = Callable[[Completion], float]
+
+
+def always_right(_completion: Completion) -> float:
+    return 1.0
+
+
 class FakeScorer:
+    def __init__(self, reward_of: RewardOf = always_right) -> None:
+        self._reward_of = reward_of
+
     async def draw(self, start: int, count: int) -> Sequence[Prompt]:
         await trio.lowlevel.checkpoint()
         return [
@@ -148,7 +161,7 @@ class FakeScorer:
         return [
             Reward(None, "", "no digits")
             if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)
-            else Reward(1.0, "text")
+            else Reward(self._reward_of(completion), "text")
             for completion in completions
         ]
 
@@ -231,6 +244,7 @@ async def open_world(
     train_s: float = 4.0,
     resume: bool = False,
     trainer: FakeTrainer | None = None,
+    reward_of: RewardOf = always_right,
 ) -> AsyncIterator[World]:
     """Run a learner for the time of the context; its end sets ``finished``.
 
@@ -270,7 +284,7 @@ async def open_world(
                     traffic=traffic,
                     links=Links(network.peer, traffic, random.Random(0)),
                     trainer=trainer,
-                    scorer=FakeScorer(),
+                    scorer=FakeScorer(reward_of),
                     publisher=publisher,
                     ledger=ledger,
                     metrics=metrics,

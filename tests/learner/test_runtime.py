@@ -1,6 +1,7 @@
 """The learner as a whole, against scripted nodes on a virtual clock."""
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.leasing import LeaseState
 from echo2swarm.jsonlines import read_jsonl
 from echo2swarm.rates import Phase
+from learner.scoring.messages import Completion
 from protocols.activation import Directive
 from protocols.reasons import Reason
 from protocols.status import StatusReply
-from tests.learner.swarm_world import World, config, open_world
+from tests.learner.swarm_world import RewardOf, World, config, open_world
 
 pytestmark = pytest.mark.usefixtures("inline_threads")
 
@@ -110,6 +113,51 @@ async def test_with_s_0_the_learner_waits_for_every_version_and_with_s_2_it_does
 
     assert on_policy > 4 * 2  # each step: two leases of one prompt, one after the other
     assert asynchronous < 1
+
+
+def of_even_prompts_every_second_one() -> RewardOf:
+    """Return rewards that differ within the groups of even prompts, and within no other."""
+    num_scored: Counter[int] = Counter()
+
+    def reward_of(completion: Completion) -> float:
+        num_scored[completion.index] += 1
+        return float(completion.index % 2 or num_scored[completion.index] % 2)
+
+    return reward_of
+
+
+@pytest.mark.parametrize("bound", [0, 2])
+async def test_groups_without_signal_are_replaced_and_accounted_for(
+    tmp_path: Path, autojump_clock: MockClock, bound: int
+) -> None:
+    settings = config(num_steps=6, max_staleness=bound, equal_groups="replace")
+    rewards = of_even_prompts_every_second_one()
+    async with open_world(tmp_path, settings, reward_of=rewards) as world:
+        world.start_node(1)
+        world.start_node(2)
+        await finish(world)
+        trained = world.trainer.trained
+
+    lines = list(read_jsonl(tmp_path / "metrics.jsonl"))
+    assert len(trained) == 12
+    assert all(group_id % 2 == 0 for group_id in trained)
+    assert all(line["reward_mean"] == 0.5 for line in lines)
+    ended = outcomes(tmp_path)
+    assert ended.pop("trained") == 12
+    assert ended.pop(DropReason.EQUAL) >= sum(line["num_groups_replaced"] for line in lines) >= 11
+    assert set(ended) <= {"run_ended", "stale"}
+
+
+async def test_where_no_group_has_signal_updates_are_made_all_the_same(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(num_steps=3, equal_groups="replace")) as world:
+        world.start_node(1)
+        await finish(world)
+        assert len(world.trainer.trained) == 6
+    lines = list(read_jsonl(tmp_path / "metrics.jsonl"))
+    # Two groups an update, and for each of them at most three that are replaced.
+    assert [line["num_groups_replaced"] for line in lines] == [6, 6, 6]
 
 
 async def test_a_node_killed_in_mid_generation_costs_its_lease_and_nothing_else(
