@@ -322,8 +322,8 @@ def _nodes(record: RunRecord) -> str:
     rows = [
         f"| {table_cell(n.name)} | {short(PeerId(n.peer_id))} | {table_cell(n.engine)} "
         f"| {n.num_accepted} | {n.num_trained} | {refusals_text(n.refusals)} "
-        f"| {table_cell(n.last_refusal)} | {n.num_engine_restarts} | {format_bytes(n.payload_bytes_sent)} "
-        f"| {format_bytes(n.payload_bytes_received)} |"
+        f"| {table_cell(n.last_refusal)} | {n.num_engine_restarts} "
+        f"| {format_bytes(n.payload_bytes_sent)} | {format_bytes(n.payload_bytes_received)} |"
         for n in sort_nodes(record.nodes)
     ]
     return "\n".join((*head, *rows))

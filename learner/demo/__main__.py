@@ -35,6 +35,11 @@ from learner.demo.settings import FULL_STEPS, QUICK_STEPS, DemoSettings
 @click.option(
     "--kill-one-node", is_flag=True, help="kill -9 a node in mid-run, and start it again."
 )
+@click.option(
+    "--vllm-python",
+    metavar="PATH",
+    help="Interpreter of an environment with vLLM: one of the nodes samples with that.",
+)
 def demo(
     *,
     folder: Path | None,
@@ -44,6 +49,7 @@ def demo(
     model: str,
     quick: bool,
     kill_one_node: bool,
+    vllm_python: str | None,
 ) -> int:
     """Train a small language model with a learner and nodes that run on this machine.
 
@@ -65,6 +71,7 @@ def demo(
         num_nodes=num_nodes,
         model="tiny" if quick else model,
         kill_one_node=kill_one_node,
+        vllm_python=vllm_python,
     )
     return 0 if trio.run(run_demo, settings, Console()) else FAILURE
 

@@ -24,7 +24,7 @@ from echo2swarm.run_reader import read_run, step_of
 from learner.demo.follow import LineFollower
 from learner.demo.narrator import Narrator
 from learner.demo.process import SwarmProcess
-from learner.demo.settings import ENGINE_THREADS, LISTEN, DemoSettings, demo_config
+from learner.demo.settings import LISTEN, DemoSettings, demo_config, engine_of
 from learner.demo.signals import until_signal
 from learner.demo.swarm import LocalSwarm, open_swarm
 from learner.demo.verdict import judge
@@ -93,9 +93,9 @@ async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) ->
     teller.tell(f"starting the learner; all of this run lies in {settings.folder}")
     ticket = await swarm.start_learner(config, timeout_s=_START_TIMEOUT_S)
     teller.tell(f"the learner's ticket: {ticket[:40]}...")
-    names = [f"node-{i + 1}" for i in range(settings.num_nodes)]
+    names = [_name(i) for i in range(settings.num_nodes)]
     for name in names:
-        await _start_node(swarm, name, ticket)
+        await _start_node(swarm, name, ticket, settings)
     teller.tell(f"started {', '.join(names)}; to look at the run from another terminal:")
     teller.tell(Text(f"  swarm status --watch --run '{swarm.run_dir}'", style="bold"))
     if settings.kill_one_node:
@@ -124,12 +124,17 @@ async def _prepare(swarm: LocalSwarm, model: str, teller: Teller) -> None:
         raise SwarmError(f"could not prepare the model {model!r}: {process.obituary()}")
 
 
-async def _start_node(swarm: LocalSwarm, name: str, ticket: str) -> SwarmProcess:
+async def _start_node(
+    swarm: LocalSwarm, name: str, ticket: str, settings: DemoSettings
+) -> SwarmProcess:
+    kind, options = engine_of(settings, is_first=name == _name(0))
     return await swarm.start_node(
-        name,
-        ticket,
-        arguments=("--listen", LISTEN, "--engine-option", f"threads={ENGINE_THREADS}"),
+        name, ticket, engine=kind, arguments=("--listen", LISTEN, *options)
     )
+
+
+def _name(index: int) -> str:
+    return f"node-{index + 1}"
 
 
 async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
@@ -177,7 +182,7 @@ async def _mishap(
     victim.kill()
     await trio.sleep(_ABSENCE_S)
     teller.tell(f"starting {name} again, with the identity it had")
-    await _start_node(swarm, name, ticket)
+    await _start_node(swarm, name, ticket, settings)
 
 
 def _tell_failure(swarm: LocalSwarm, teller: Teller) -> None:

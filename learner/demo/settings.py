@@ -1,5 +1,6 @@
 """What the demo runs: small enough for two cores, real enough to learn."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +30,12 @@ FULL_STEPS: Final = 32
 QUICK_STEPS: Final = 40
 
 
+_TINY_HAS_NO_VLLM: Final = (
+    "vLLM has no kernels for the tiny model, whose attention heads are of 16: "
+    "take --vllm-python without --quick and --model tiny"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
     """What the user chose."""
@@ -40,15 +47,21 @@ class DemoSettings:
     model: str
     """``embedded``, ``tiny``, a folder or a hub id."""
     kill_one_node: bool
+    vllm_python: str | None = None
+    """Interpreter of an environment with vLLM: the first node samples with it."""
 
 
 def demo_config(settings: DemoSettings) -> LearnerConfig:
     """Return the run's configuration.
 
     Raises:
-        UsageError: the tiny model is not here.
+        UsageError: the tiny model is not here, or vLLM can't be had.
     """
     is_tiny = settings.model == "tiny"
+    if is_tiny and settings.vllm_python:
+        raise UsageError(_TINY_HAS_NO_VLLM)
+    if settings.vllm_python and shutil.which(settings.vllm_python) is None:
+        raise UsageError(f"--vllm-python: no interpreter at {settings.vllm_python}")
     if is_tiny and not TINY_MODEL_DIR.is_dir():
         raise UsageError(f"{TINY_MODEL_DIR}: the tiny model comes with a checkout only")
     return LearnerConfig(
@@ -75,3 +88,13 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
         ),
         checkpoint=CheckpointTable(every_steps=0),
     )
+
+
+def engine_of(settings: DemoSettings, *, is_first: bool) -> tuple[str, tuple[str, ...]]:
+    """Return which engine a node has, and its options on the command line."""
+    options = [f"threads={ENGINE_THREADS}"]
+    kind = "transformers"
+    if settings.vllm_python and is_first:
+        kind = "vllm"
+        options.append(f"python={settings.vllm_python}")
+    return kind, tuple(text for option in options for text in ("--engine-option", option))
