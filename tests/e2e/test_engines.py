@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from echo2swarm.engine_drift import Contribution
 from echo2swarm.report import write_report
@@ -99,7 +100,8 @@ async def test_a_node_with_vllm_and_one_with_transformers_train_one_model(tmp_pa
             what="rollouts of both trained",
         )
         swarm.learner.interrupt()
-        await swarm.wait_finished(timeout_s=120)
+        with trio.fail_after(120):
+            await swarm.learner.wait()
 
     brought = check(swarm)
     assert brought.keys() == {"fast", "slow"}
