@@ -161,6 +161,7 @@ async def _serve_once(
                     checkpoint_dir=str(checkpoint.trainer) if checkpoint else None,
                     max_new_tokens=config.rollouts.max_new_tokens,
                     fresh_optimizer=run_dir.begins_with_fresh_optimizer(checkpoint),
+                    warmup_from=run_dir.warmup_from,
                 ),
                 log_path=run_dir.logs / "trainer.log",
             )

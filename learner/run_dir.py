@@ -93,6 +93,12 @@ class RunDir:
             and checkpoint.step == origin.step
         )
 
+    @property
+    def warmup_from(self) -> int:
+        """The step at which the run's optimizer was new."""
+        origin = self.forked_from
+        return origin.step if origin and origin.has_fresh_optimizer else 0
+
     def newest_checkpoint(self) -> Checkpoint | None:
         """Return the newest completed checkpoint of this run."""
         return max(self.checkpoints.all(), key=lambda c: c.step, default=None)

@@ -48,6 +48,8 @@ class Start(Message, frozen=True, tag="start"):
     """``rollouts.max_new_tokens``: the constant of the length normalisation of that name."""
     fresh_optimizer: bool = False
     """Take only the weights from the checkpoint, and its step."""
+    warmup_from: Version = 0
+    """The step at which the optimizer was new."""
 
 
 class Started(Message, frozen=True):

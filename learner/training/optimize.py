@@ -19,7 +19,7 @@ from learner.config.objective import objective_of
 from learner.training.batch import Batch
 from learner.training.batching import MicroBatch, Sample, make_micro_batches
 from learner.training.gradient import add_gradient, note_logprobs
-from learner.training.optimizer import Stepped, apply_gradients, learning_rate
+from learner.training.optimizer import Stepped, apply_gradients
 from learner.training.policy import Policy
 from learner.training.spreading import spread
 from learner.training.token_metrics import metrics_by_staleness, token_metrics
@@ -46,7 +46,7 @@ def optimize(
     batch: Batch,
     table: TrainerTable,
     *,
-    step: int,
+    lr: float,
     reference: Policy | None,
     publish_dtype: torch.dtype,
     on_progress: OnProgress,
@@ -60,7 +60,7 @@ def optimize(
         optimizer: of its parameters.
         batch: what is learned from.
         table: how.
-        step: updates done before this one.
+        lr: the learning rate.
         reference: what the KL penalty pulls to.
         publish_dtype: what nodes see of the weights.
         on_progress: told of each micro-batch.
@@ -74,7 +74,7 @@ def optimize(
             for micro_batches in (made for rounds in parts for made in rounds):
                 note_logprobs(policy, micro_batches[ranks.rank], tokens.prox_N)
         ranks.add_up(tokens.prox_N)
-    lr, number = learning_rate(step, table), 0
+    number = 0
     steps: list[Stepped] = []
     for rounds in parts:
         try:

@@ -33,9 +33,17 @@ def make_optimizer(
     )
 
 
-def learning_rate(step: int, table: TrainerTable) -> float:
-    """Return the learning rate of the update that starts after ``step`` updates."""
-    return table.learning_rate * min(1.0, (step + 1) / max(1, table.warmup_steps))
+def learning_rate(step: int, table: TrainerTable, *, warmup_from: int = 0) -> float:
+    """Return the learning rate of the update that starts after ``step`` updates.
+
+    Args:
+        step: of the run.
+        table: with the warm-up's length.
+        warmup_from: the step at which the optimizer was new: its averages are as poor then as
+            at the start of a run.
+    """
+    num_made = max(0, step - warmup_from)
+    return table.learning_rate * min(1.0, (num_made + 1) / max(1, table.warmup_steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from learner.training.folders import new_folder
 from learner.training.hardware import autocast_dtype, device_of, resident_bytes
 from learner.training.messages import Start, Started, TrainGroup, Updated
 from learner.training.optimize import OnProgress, optimize
-from learner.training.optimizer import make_optimizer
+from learner.training.optimizer import learning_rate, make_optimizer
 from learner.training.policy import PolicyOptions, load_policy
 from learner.training.ranks import Ranks, device_of_rank
 from learner.training.recompute import checkpoint_activations
@@ -55,6 +55,7 @@ class Trainer:
             saved = Path(start.checkpoint_dir)
             with self._ranks.together():
                 self.step = load_checkpoint(saved, self._model, self._optimizer, self._ranks)
+        self._warmup_from = start.warmup_from
         if start.fresh_optimizer:
             self._optimizer.state.clear()
 
@@ -97,7 +98,7 @@ class Trainer:
                 self._optimizer,
                 batch,
                 self._table,
-                step=step,
+                lr=learning_rate(step, self._table, warmup_from=self._warmup_from),
                 reference=self._reference,
                 publish_dtype=self._publish_dtype,
                 on_progress=on_progress,

@@ -135,6 +135,7 @@ def test_only_the_first_checkpoint_is_taken_without_the_optimizer(
     assert found.begins_with_fresh_optimizer(first)
     assert not found.begins_with_fresh_optimizer(later)
     assert not source.begins_with_fresh_optimizer(first)
+    assert (made.warmup_from, source.warmup_from) == (first.step, 0)
 
 
 def test_checkpoints_are_listed_with_what_is_wrong_with_them(

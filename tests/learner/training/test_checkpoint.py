@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -51,6 +52,54 @@ def test_a_resumed_trainer_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> N
         assert metrics["grad_norm"] == other["grad_norm"]
 
     assert_same(resumed, trainer)
+
+
+def test_a_fresh_optimizer_remembers_nothing_of_earlier_updates(tmp_path: Path) -> None:
+    trainer = trainer_of(start())
+    for step in range(2):
+        trainer.update(step, random_groups(step), silent)
+    trainer.copy_state()(tmp_path / "saved")
+    going_on = start(checkpoint_dir=str(tmp_path / "saved"))
+
+    fresh = trainer_of(msgspec.structs.replace(going_on, fresh_optimizer=True))
+
+    assert_same(fresh, trainer)  # the weights and the step
+    assert trainer._optimizer.state
+    assert not fresh._optimizer.state
+    one, other = (t.update(2, random_groups(2), silent).metrics for t in (trainer, fresh))
+    assert one["grad_norm"] == other["grad_norm"]
+    assert any(
+        not torch.equal(tensor, model_tensors(fresh._model)[name])
+        for name, tensor in model_tensors(trainer._model).items()
+    )
+
+
+def test_the_learning_rate_warms_up_from_where_the_optimizer_was_new(tmp_path: Path) -> None:
+    begin = start(learning_rate=4.0e-3, warmup_steps=4)
+    trainer = trainer_of(begin)
+    for step in range(3):
+        trainer.update(step, random_groups(step), silent)
+    trainer.copy_state()(tmp_path / "saved")
+    forked = msgspec.structs.replace(
+        begin, checkpoint_dir=str(tmp_path / "saved"), fresh_optimizer=True, warmup_from=3
+    )
+    fresh = trainer_of(forked)
+    rates = [
+        fresh.update(step, random_groups(step), silent).metrics["learning_rate"]
+        for step in range(3, 5)
+    ]
+    fresh.copy_state()(tmp_path / "later")
+    # A later start of the same fork: not fresh any more, and in the same warm-up.
+    later = trainer_of(
+        msgspec.structs.replace(
+            forked, checkpoint_dir=str(tmp_path / "later"), fresh_optimizer=False
+        )
+    )
+    rates += [
+        later.update(step, random_groups(step), silent).metrics["learning_rate"]
+        for step in range(5, 8)
+    ]
+    assert rates == pytest.approx([1e-3, 2e-3, 3e-3, 4e-3, 4e-3])
 
 
 def test_a_checkpoint_before_the_first_update_is_one_too(tmp_path: Path) -> None:
