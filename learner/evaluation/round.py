@@ -273,7 +273,6 @@ class Round:
         """Take the result that :meth:`begin_judging` announced; returns the end of its lease."""
         del self._judging[key]
         self.answers[key] = answer
-        self._holders.pop(key, None)
         return self.settle(lease, key, now_s)
 
     def refuse(

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 from echo2swarm.jsonlines import read_jsonl
 from learner.config import EvalTable, LearnerConfig
 from protocols import leases
+from protocols.activation import NodeState
 from protocols.packed import pack_tokens, unpack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import Rollout
@@ -104,6 +105,7 @@ async def test_the_first_the_last_and_every_fifth_version_are_evaluated_beside_t
     # Not by training's tables, nor the other way round.
     assert rows(tmp_path, "SELECT MAX(group_id) < 1000 FROM groups") == [(1,)]
     assert rows(tmp_path, "SELECT COUNT(*) FROM evaluation_samples") == [(4 * 8,)]
+    assert set(world.held_out.scored) == {0, 1, 2, 3}
 
 
 async def test_every_sample_of_a_point_is_of_its_version_and_each_point_asks_the_same(
@@ -281,6 +283,26 @@ async def test_what_another_version_sampled_is_refused_and_asked_of_others(
     assert ("wrong_version",) in rows(tmp_path, "SELECT reason FROM refusals")
 
 
+async def test_what_is_no_completion_is_refused_and_its_node_is_not_asked_again(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    def longer(made: Rollout) -> Rollout:
+        if made.group_id < 2**62:
+            return made
+        return msgspec.structs.replace(made, logprobs=made.logprobs + made.logprobs[-4:])
+
+    async with open_world(tmp_path, settings(num_steps=4, every=100)) as world:
+        bad = world.start_node(1, alter=longer)
+        await until(lambda: eval_leases(bad))
+        world.start_node(2)
+        await finish(world)
+
+    refusals = {v.refusal for reply in bad.replies for v in reply.verdicts}
+    assert Reason.WRONG_SHAPE in refusals
+    assert len([lease for lease in eval_leases(bad) if lease.min_version == 0]) == 1
+    assert rows(tmp_path, "SELECT COUNT(*) FROM evaluation_samples WHERE version = 4") == [(8,)]
+
+
 async def test_what_the_verifier_fails_on_counts_as_nothing_won_and_is_told(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -451,20 +473,77 @@ async def test_what_holds_a_node_back_is_not_taken_for_a_slow_broadcast(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     table = settings(num_steps=40, every=100, prompts=10)
-    async with open_world(tmp_path, table) as world:
-        kept = world.start_node(1, generate_s=4.0)
+    async with open_world(tmp_path, table, train_s=30.0) as world:
+        kept = world.start_node(1, generate_s=14.0)
         await until(lambda: eval_leases(kept))
         world.start_node(2)
         world.start_node(3)
         await until(lambda: evaluations(tmp_path).get(0) is not None)
-        assert world.trainer.step >= 3
-        await until(lambda: kept.applied is not None and kept.applied >= world.trainer.step - 1)
+        assert world.trainer.step >= 1
+        await until(lambda: kept.applied is not None and kept.applied >= 3)
         await trio.sleep(5)
         node = world.learner.nodes.get(kept.peer)
         assert node is not None
         times_s = list(node.broadcasts_s)
 
+    assert times_s
     assert all(time_s < 3 for time_s in times_s)
+
+
+async def test_a_node_that_evaluates_has_no_training_in_hand_that_would_wait(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    table = settings(num_steps=50, every=100, prompts=1)
+    async with open_world(tmp_path, table) as world:
+        node = world.start_node(1, generate_s=20.0)
+        await until(lambda: eval_leases(node))
+        reply = await node.ask(wait_s=0.0)
+        await until(lambda: len(node.leases) > 1, within_s=30)
+
+    assert reply.lease is None
+    assert reply.why == "it has work of an evaluation in hand"
+    assert node.leases[1].max_version is None
+
+
+async def test_a_version_that_was_never_published_is_not_evaluated(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, settings(num_steps=50)) as world:
+        liar = world.start_node(1)
+        liar.applied, liar.state = 77, NodeState.ACTIVE
+        await liar.joined.wait()
+        reply = await liar.ask(wait_s=5.0)
+
+    assert reply.lease is None
+    assert evaluations(tmp_path) == {}
+
+
+async def test_what_is_being_judged_when_the_time_is_over_still_counts(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    table = settings(num_steps=50, every=100, prompts=20, timeout_s=20.0)
+    async with open_world(tmp_path, table) as world:
+        world.held_out.score_s = 12.0
+        world.start_node(1, generate_s=1.0)
+        await until(lambda: evaluations(tmp_path).get(0) is not None)
+        figures = json.loads(rows(tmp_path, "SELECT figures FROM evaluations")[0][0])
+        await trio.sleep(30)
+
+    whole = rows(
+        tmp_path,
+        "SELECT prompt_index FROM evaluation_samples GROUP BY prompt_index HAVING COUNT(*) = 2",
+    )
+    assert figures["num_prompts"] == len(whole) >= 1
+
+
+async def test_the_whole_swarm_does_the_last_evaluation(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, settings(num_steps=3, every=100, prompts=30)) as world:
+        nodes = [world.start_node(n) for n in (1, 2, 3)]
+        await finish(world)
+
+    assert all(any(x.min_version == 3 for x in eval_leases(node)) for node in nodes)
 
 
 async def test_a_prompt_that_is_held_out_is_never_trained_on_even_if_the_task_has_it_twice(

@@ -12,7 +12,7 @@ from learner.evaluation.questions import sample_seed
 from learner.evaluation.round import FIRST_GROUP, Answer, Asker, EvalPlan, Round, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion
-from protocols.leases import Lease
+from protocols.leases import MAX_GROUPS, Lease
 from protocols.packed import pack_tokens
 from protocols.sampling import SamplingParams
 
@@ -176,6 +176,29 @@ def test_while_a_result_is_judged_its_sample_is_not_open_and_then_again_if_that_
     is_judging.append(found.is_judging)
     assert is_judging == [True, False]
     assert keys_of(granted(found, BOB)[0]) == [key]
+
+
+def test_a_sample_is_missing_again_if_the_last_result_of_it_comes_to_nothing() -> None:
+    found = a_round(1, samples=1)
+    lease, late = granted(found, ALICE)
+    (key,) = keys_of(lease)
+    found.end_lease(late, LeaseState.TIMED_OUT, 1.0)
+    _, second = granted(found, BOB, now_s=1.0)
+    found.begin_judging(key, late)
+    # Meanwhile the other result comes, and is not needed.
+    assert found.settle(second, key, 2.0) is not None
+
+    found.cancel_judging(key)
+
+    assert keys_of(granted(found, CYD, now_s=2.0)[0]) == [key]
+
+
+def test_no_lease_has_more_prompts_than_a_message_holds() -> None:
+    found = a_round(400, samples=1, timeout_s=1e9)
+    _, record = granted(found, of=1)
+    take(found, record, now_s=0.01)
+
+    assert len(granted(found, most=1000, of=1)[0].groups) == MAX_GROUPS
 
 
 def test_a_node_whose_result_was_no_good_is_not_asked_again() -> None:
