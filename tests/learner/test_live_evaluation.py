@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -469,25 +470,20 @@ async def test_a_run_that_was_killed_in_its_last_evaluation_ends_with_it(
     assert node.was_dismissed
 
 
-async def test_what_holds_a_node_back_is_not_taken_for_a_slow_broadcast(
+async def test_a_node_is_held_back_while_it_has_a_lease_and_no_longer(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    table = settings(num_steps=40, every=100, prompts=10)
-    async with open_world(tmp_path, table, train_s=30.0) as world:
-        kept = world.start_node(1, generate_s=14.0)
-        await until(lambda: eval_leases(kept))
-        world.start_node(2)
-        world.start_node(3)
+    async with open_world(tmp_path, settings(num_steps=40, every=100)) as world:
+        node = world.start_node(1, generate_s=3.0)
+        await until(lambda: eval_leases(node))
+        known = world.learner.nodes.get(node.peer)
+        assert known is not None
+        while_leased_s = known.held_back_until_s
         await until(lambda: evaluations(tmp_path).get(0) is not None)
-        assert world.trainer.step >= 1
-        await until(lambda: kept.applied is not None and kept.applied >= 3)
-        await trio.sleep(5)
-        node = world.learner.nodes.get(kept.peer)
-        assert node is not None
-        times_s = list(node.broadcasts_s)
+        ended_s = trio.current_time()
 
-    assert times_s
-    assert all(time_s < 3 for time_s in times_s)
+    assert while_leased_s == inf
+    assert ended_s - 5 <= known.held_back_until_s <= ended_s
 
 
 async def test_a_node_that_evaluates_has_no_training_in_hand_that_would_wait(
@@ -521,7 +517,7 @@ async def test_a_version_that_was_never_published_is_not_evaluated(
 async def test_what_is_being_judged_when_the_time_is_over_still_counts(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
-    table = settings(num_steps=50, every=100, prompts=20, timeout_s=20.0)
+    table = settings(num_steps=50, every=100, prompts=20, timeout_s=20.0, lease_timeout_s=200.0)
     async with open_world(tmp_path, table) as world:
         world.held_out.score_s = 12.0
         world.start_node(1, generate_s=1.0)
@@ -533,17 +529,24 @@ async def test_what_is_being_judged_when_the_time_is_over_still_counts(
         tmp_path,
         "SELECT prompt_index FROM evaluation_samples GROUP BY prompt_index HAVING COUNT(*) = 2",
     )
-    assert figures["num_prompts"] == len(whole) >= 1
+    assert figures["num_prompts"] == len(whole) > 1
 
 
 async def test_the_whole_swarm_does_the_last_evaluation(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
+    most = 0
     async with open_world(tmp_path, settings(num_steps=3, every=100, prompts=30)) as world:
-        nodes = [world.start_node(n) for n in (1, 2, 3)]
-        await finish(world)
+        for number in (1, 2, 3):
+            world.start_node(number)
+        while not world.finished.is_set():
+            assert world.learner.evaluation is not None
+            running = world.learner.evaluation.running
+            if running is not None and running.version == 3:
+                most = max(most, len(running.evaluators))
+            await trio.sleep(0.1)
 
-    assert all(any(x.min_version == 3 for x in eval_leases(node)) for node in nodes)
+    assert most > 1
 
 
 async def test_a_prompt_that_is_held_out_is_never_trained_on_even_if_the_task_has_it_twice(

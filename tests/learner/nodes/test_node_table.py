@@ -81,6 +81,26 @@ def test_broadcast_is_from_publish_to_the_first_heartbeat_that_shows_the_version
     assert (later.applied_version, later.broadcast_s) == (None, None)
 
 
+def test_a_node_that_an_evaluation_holds_back_measures_no_broadcast_of_that_time() -> None:
+    nodes = table()
+    hear(nodes, 0.0, applied=0)
+    nodes.published(1, 1.0)
+    nodes.held_back(ALICE, is_held=True, now_s=2.0)
+    nodes.published(2, 3.0)
+    held = hear(nodes, 4.0, applied=1)
+    nodes.held_back(ALICE, is_held=False, now_s=5.0)
+    nodes.held_back(ALICE, is_held=False, now_s=9.0)
+    nodes.published(3, 6.0)
+    caught_up = hear(nodes, 7.0, applied=2)
+    free = hear(nodes, 8.0, applied=3)
+
+    assert (held.broadcast_s, caught_up.broadcast_s, free.broadcast_s) == (None, None, 2.0)
+    node = nodes.get(ALICE)
+    assert node is not None
+    assert list(node.broadcasts_s) == [2.0]
+    nodes.held_back(BOB, is_held=True, now_s=1.0)  # whom nobody knows
+
+
 def test_a_node_that_joins_later_measures_no_broadcast() -> None:
     nodes = table()
     nodes.published(1, 5.0)
