@@ -7,7 +7,7 @@ config.toml         the resolved configuration
 identity            the learner's key; whoever has it can sign for the run
 ticket.txt          what contributors join with
 ledger.sqlite       prompts, leases, rollouts, verdicts, versions
-metrics.jsonl       one line per update
+metrics.jsonl       one line per update, and per evaluation
 events.jsonl        everything that was logged
 tensorboard/        event files, if tracking.tensorboard is set
 status.json         the state of the run, written each second
