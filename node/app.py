@@ -34,7 +34,7 @@ from echo2swarm.weights.traffic import Traffic
 from node.config import NodeConfig
 from node.control.registry import registered
 from node.control.server import serve_control
-from node.engine.process import open_engine
+from node.engine.pool import open_engines
 from node.learner_calls import LearnerCalls
 from node.life import Life
 from node.links import Links, OwnCap
@@ -131,7 +131,7 @@ async def run_node(
         network,
         run=ticket.run,
         name=config.name,
-        engine=config.engine.kind,
+        engine=config.engines[0].kind,
         usd_per_hour=config.usd_per_hour,
         software=software,
         seq=time.time_ns() // 1_000_000,
@@ -146,7 +146,7 @@ async def run_node(
             learner_key=ticket.learner_public_key,
             quota_bytes=config.owner.disk_bytes,
         ) as library,
-        open_engine(config.engine, log_path=engine_log(folder), on_event=events.take) as engine,
+        open_engines(config.engines, log_path=engine_log(folder), on_event=events.take) as engine,
     ):
         traffic = Traffic()
         shunned = Shunned()
@@ -263,7 +263,7 @@ async def run_node(
                 name=config.name,
                 state_dir=config.state_dir,
                 software=software,
-                engine_kind=config.engine.kind,
+                engine_kind=config.engines[0].kind,
                 usd_per_hour=config.usd_per_hour,
                 learner=ticket.learner_peer,
                 network=network,

@@ -58,16 +58,24 @@ def node() -> None:
     metavar="NAME=VALUE",
     help="Set an option of the engine; a wrong name lists them all.",
 )
+@click.option(
+    "--engines",
+    "num_engines",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Engines side by side, each on GPUs of its own.",
+)
 @click.option("--device", help='"cpu", "cuda" or "cuda:N".  [default: a GPU if there is one]')
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
-    help="CPU threads of the engine.  [default: half of the cores]",
+    help="CPU threads of each engine.  [default: half of the cores, for all engines together]",
 )
 @click.option(
     "--max-batch",
     type=click.IntRange(min=1),
-    help="Most completions sampled at once.  [default: 128]",
+    help="Most completions that an engine samples at once.  [default: 128, vllm 256]",
 )
 @click.option(
     "--price",
@@ -144,6 +152,7 @@ def join(
     advertise: tuple[str, ...],
     engine: str,
     engine_options: tuple[str, ...],
+    num_engines: int,
     device: str | None,
     threads: int | None,
     max_batch: int | None,
@@ -188,6 +197,7 @@ def join(
             *(f"{key}={value}" for key, value in settings.items() if value is not None),
             *engine_options,
         ],
+        num_engines=num_engines,
         usd_per_hour=usd_per_hour,
         owner=owner_settings(
             upload_mbit=upload_mbit,

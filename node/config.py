@@ -19,8 +19,10 @@ class NodeConfig:
     name: str
     listen: tuple[str, ...]
     advertise: tuple[str, ...]
-    engine: EngineSpec
+    engines: tuple[EngineSpec, ...]
+    """Of one kind: one, or several side by side."""
     max_batch: int
+    """Most completions sampled at once, by all of them."""
     usd_per_hour: float
     owner: OwnerSettings = field(default_factory=OwnerSettings)
     """When it works, and what it may use."""

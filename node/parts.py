@@ -8,7 +8,7 @@ import trio
 from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
 from echo2swarm.weights.library import VersionLibrary
 from echo2swarm.weights.sync import PolicySync
-from node.engine.base import EngineDied, EngineEvent, EngineReady
+from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened
 from node.life import Life
 from node.membership import Membership
 from node.owner.settings import OwnerSettings
@@ -58,6 +58,9 @@ class EngineEvents:
                 if remedy := remedy_for(why):
                     log.warning("engine.remedy", remedy=remedy)
                 self._life.happened(EngineDiedEvent(why))
+            case EngineWeakened(why):
+                if remedy := remedy_for(why):
+                    log.warning("engine.remedy", remedy=remedy)
         if self._parts is not None:
             self._parts.engine_changed()
             self._parts.announce()

@@ -2,7 +2,7 @@
 
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.traffic import Traffic
-from node.engine.process import ProcessEngine
+from node.engine.base import RolloutEngine
 from node.life import Life
 from node.links import Links
 from node.membership import NodeReport
@@ -12,7 +12,7 @@ from node.worker import Worker
 def report_of(
     *,
     life: Life,
-    engine: ProcessEngine,
+    engine: RolloutEngine,
     sync: PolicySync,
     worker: Worker,
     traffic: Traffic,

@@ -1,5 +1,6 @@
 """From what the contributor typed to a :class:`~node.app.NodeConfig`."""
 
+import os
 import re
 import socket
 import sys
@@ -15,7 +16,7 @@ from echo2swarm.errors import UsageError
 from node.config import NodeConfig
 from node.doctor.question import Question
 from node.engine.options import OPTIONS_OF, Options, parse_options
-from node.engine.process import engine_spec
+from node.engine.placement import engine_specs
 from node.owner.hours import parse_hours
 from node.owner.settings import OwnerSettings
 from node.telling import StatusLine
@@ -36,6 +37,7 @@ def make_config(
     advertise: Sequence[str],
     engine: str,
     engine_options: Sequence[str],
+    num_engines: int = 1,
     usd_per_hour: float,
     owner: OwnerSettings | None = None,
     is_hole_punching: bool = True,
@@ -59,8 +61,8 @@ def make_config(
         name=name or socket.gethostname(),
         listen=tuple(listen),
         advertise=tuple(advertise),
-        engine=engine_spec(engine, options),
-        max_batch=options.max_batch,
+        engines=engine_specs(engine, options, num=num_engines, env=os.environ),
+        max_batch=num_engines * options.max_batch,
         usd_per_hour=usd_per_hour,
         owner=owner or OwnerSettings(),
         registry=default_registry(),

@@ -24,8 +24,7 @@ from node.control.messages import (
     Phase,
     Versions,
 )
-from node.engine.base import EngineDied, EngineEvent, EngineReady
-from node.engine.process import ProcessEngine
+from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened, LocalEngine
 from node.life import Life
 from node.membership import Membership
 from node.meters import ActiveTime, LinkMeter
@@ -119,6 +118,8 @@ class EngineNews:
                 self.device, self.is_up = description.device, True
             case EngineDied(why):
                 self.is_up, self.num_deaths, self.last_death = False, self.num_deaths + 1, why
+            case EngineWeakened(why):
+                self.num_deaths, self.last_death = self.num_deaths + 1, why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +138,7 @@ class Viewed:
     membership: Membership
     sync: PolicySync
     worker: Worker
-    engine: ProcessEngine
+    engine: LocalEngine
     engine_news: EngineNews
     traffic: Traffic
     upload: UploadBudget
@@ -284,5 +285,5 @@ class NodeView:
             num_sampling=speed.num_sampling,
             num_deaths=news.num_deaths,
             last_death=news.last_death,
-            pid=v.engine.pid,
+            pids=v.engine.pids,
         )

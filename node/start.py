@@ -37,8 +37,8 @@ def check_machine(config: NodeConfig) -> None:
     question = Question(
         ticket=config.ticket,
         state_dir=config.state_dir,
-        engine_kind=config.engine.kind,
-        options=config.engine.options,
+        engine_kind=config.engines[0].kind,
+        options=config.engines[0].options,
         disk_bytes=config.owner.disk_bytes,
         is_quick=True,
     )
@@ -101,7 +101,7 @@ def make_room(config: NodeConfig) -> None:
 
 def monitor_of(config: NodeConfig) -> GpuMonitor | None:
     """Return a monitor of the engine's GPU, if there is one."""
-    _, _, index = getattr(config.engine.options, "device", "auto").partition(":")
+    _, _, index = getattr(config.engines[0].options, "device", "auto").partition(":")
     try:
         return open_monitor(int(index or 0))
     except GpuUnreadableError as exc:

@@ -166,7 +166,7 @@ class Engine(Message, frozen=True):
     num_sampling: int
     num_deaths: int
     last_death: str
-    pid: int | None
+    pids: tuple[int, ...]
 
 
 class Owner(Message, frozen=True):

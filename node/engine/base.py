@@ -54,7 +54,14 @@ class EngineDied:
     why: str
 
 
-EngineEvent = EngineReady | EngineDied
+@dataclass(frozen=True, slots=True)
+class EngineWeakened:
+    """One of several engine processes ended; others go on, and do its work."""
+
+    why: str
+
+
+EngineEvent = EngineReady | EngineDied | EngineWeakened
 
 
 class RolloutEngine(Protocol):
@@ -102,4 +109,13 @@ class RolloutEngine(Protocol):
             EngineDownError: there is no engine process now.
             ChildError: these can't be sampled; the engine lives on.
         """
+        ...
+
+
+class LocalEngine(RolloutEngine, Protocol):
+    """An engine whose processes are on this machine."""
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that answer now."""
         ...

@@ -72,6 +72,13 @@ class EngineSpec:
     """See :class:`node.engine.base.RolloutEngine`."""
     python: str = sys.executable
     """The interpreter of the environment that the engine is installed in."""
+    number: int = 0
+    """From 1 on, of several engines of one node."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"engine {self.kind}" + (f" {self.number}" if self.number else "")
 
 
 def engine_spec(kind: str, options: Options) -> EngineSpec:
@@ -204,9 +211,19 @@ class ProcessEngine:
         return self._spec.is_continuous
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a child that answers."""
+        return self._child is not None
+
+    @property
     def pid(self) -> int | None:
         """The process id of the child that answers now."""
         return None if self._child is None else self._child.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The same, as the port has it."""
+        return () if self._child is None else (self._child.pid,)
 
     async def load_policy(self, policy: PolicyFiles) -> float:
         """Apply a version, and return how many seconds that took."""
@@ -243,7 +260,7 @@ class ProcessEngine:
     ) -> T:
         child = self._child
         if child is None:
-            raise EngineDownError(f"engine {self._spec.kind} is not running; it is being started")
+            raise EngineDownError(f"{self._spec.title} is not running; it is being started")
         answer: T | None = None
         # Not the child's own time limit: an engine that hangs must be told from one that refuses.
         with trio.move_on_after(timeout_s) as scope:
@@ -258,18 +275,26 @@ class ProcessEngine:
         if answer is None or scope.cancelled_caught:
             child.kill()
             raise EngineLostError(
-                f"engine {self._spec.kind} was killed: no answer to "
+                f"{self._spec.title} was killed: no answer to "
                 f"{type(message).__name__} for {timeout_s:g} s"
             )
         self._num_deaths_in_a_row = 0
         return answer
+
+    def _number(self) -> dict[str, int]:
+        return {"number": self._spec.number} if self._spec.number else {}
 
     async def _supervise(self) -> None:
         while True:
             self._num_starts += 1
             why = await self._run_once()
             self._num_deaths_in_a_row += 1
-            log.warning("engine.died", why=why, num_deaths_in_a_row=self._num_deaths_in_a_row)
+            log.warning(
+                "engine.died",
+                **self._number(),
+                why=why,
+                num_deaths_in_a_row=self._num_deaths_in_a_row,
+            )
             self._on_event(EngineDied(why))
             if self._num_deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW:
                 raise EngineBrokenError(
@@ -277,14 +302,14 @@ class ProcessEngine:
                     f"the last time: {why}"
                 )
             delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (self._num_deaths_in_a_row - 1))
-            log.info("engine.restarting", in_s=delay_s)
+            log.info("engine.restarting", **self._number(), in_s=delay_s)
             await trio.sleep(delay_s)
 
     async def _run_once(self) -> str:
         """Run one child until it dies; return why it did."""
         async with open_child(
             self._spec.module,
-            name=f"engine {self._spec.kind}",
+            name=self._spec.title,
             arguments=[to_argument(self._spec.options)],
             env=self._spec.env,
             log_path=self._log_path,
@@ -300,7 +325,12 @@ class ProcessEngine:
                         raise  # it died, or hangs
                     raise EngineBrokenError(str(exc)) from exc
                 self._child = child
-                log.info("engine.ready", engine=description.engine, device=description.device)
+                log.info(
+                    "engine.ready",
+                    **self._number(),
+                    engine=description.engine,
+                    device=description.device,
+                )
                 self._on_event(EngineReady(description))
                 await child.wait_dead()
                 # It says how the child ended.

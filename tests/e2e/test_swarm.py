@@ -147,6 +147,31 @@ async def test_a_killed_engine_is_restarted_and_the_node_stays(tmp_path: Path) -
     assert len(after.nodes) == 1
 
 
+async def test_a_node_with_two_engines_works_on_while_one_is_started_again(tmp_path: Path) -> None:
+    config = tiny_config(num_steps=400, trainer=TrainerTable(kind="sleep", train_s=0.2))
+    async with open_swarm(tmp_path) as swarm:
+        ticket = await swarm.start_learner(config)
+        await swarm.start_node("ada", ticket, engine="sleep", arguments=("--engines", "2"))
+        before = await swarm.wait_status(
+            lambda s: s.learner_step >= 3, timeout_s=JOIN_S, what="three steps"
+        )
+        engines = [pid for pid in swarm.pids() if "node.engine" in command_line(pid)]
+        os.kill(engines[0], signal.SIGKILL)
+        after = await swarm.wait_status(
+            lambda s: (
+                s.nodes[0].num_engine_restarts == 1 and s.learner_step >= before.learner_step + 5
+            ),
+            timeout_s=JOIN_S,
+            what="training with a new engine",
+        )
+        states = [e["state"] for e in swarm.events("node.state") if e["name"] == "ada"]
+
+    assert len(engines) == 2
+    assert after.nodes[0].num_accepted > before.nodes[0].num_accepted
+    # It never stopped to be of use.
+    assert states.count(NodeState.ACTIVE) == 1
+
+
 async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_between(
     tmp_path: Path,
 ) -> None:

@@ -101,7 +101,7 @@ def config_of(folder: Path) -> NodeConfig:
         name="ada",
         listen=(),
         advertise=(),
-        engine=engine_spec("sleep", options),
+        engines=(engine_spec("sleep", options),),
         max_batch=options.max_batch,
         usd_per_hour=0.5,
     )

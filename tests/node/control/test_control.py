@@ -94,7 +94,7 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
             num_sampling=0,
             num_deaths=1,
             last_death="killed",
-            pid=8,
+            pids=(8, 9),
         ),
         owner=Owner(
             paused="paused by its owner: gaming",

@@ -1,0 +1,59 @@
+"""Which GPUs and how many threads each of several engines gets; pure but for the machine's size."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+
+from echo2swarm.errors import UsageError
+from node.engine.options import Options, TransformersOptions, VllmOptions, num_threads
+from node.engine.process import EngineSpec, engine_spec
+
+MAX_ENGINES: Final = 64
+_VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def engine_specs(
+    kind: str, options: Options, *, num: int, env: Mapping[str, str]
+) -> tuple[EngineSpec, ...]:
+    """Return how to run ``num`` engines side by side.
+
+    Each has GPUs of its own, as many as share one model, in the order of ``nvidia-smi`` or of
+    ``CUDA_VISIBLE_DEVICES`` in ``env``; and an equal part of the CPU threads of one, unless
+    ``options`` say how many threads.
+
+    Raises:
+        UsageError: there is no such engine, or its options name one GPU for all.
+        SwarmError: what it needs is not installed.
+    """
+    if num == 1:
+        return (engine_spec(kind, options),)
+    if not 1 <= num <= MAX_ENGINES:
+        raise UsageError(f"--engines {num}: expected 1 to {MAX_ENGINES}")
+    if isinstance(options, TransformersOptions | VllmOptions):
+        if options.device.startswith("cuda:"):
+            raise UsageError(
+                f"--engines {num} with device {options.device}, which is one GPU: leave the device "
+                f"out, and choose GPUs with the environment variable {_VISIBLE}"
+            )
+        threads = options.threads or max(1, num_threads(0) // num)
+        options = msgspec.structs.replace(options, threads=threads)
+    each = engine_spec(kind, options)
+    num_gpus = getattr(options, "tensor_parallel", 1)
+    return tuple(
+        replace(
+            each,
+            number=number + 1,
+            env={**each.env, **_gpus(number * num_gpus, num_gpus, env.get(_VISIBLE))},
+        )
+        for number in range(num)
+    )
+
+
+def _gpus(first: int, num: int, visible: str | None) -> dict[str, str]:
+    wanted: Sequence[str] = [str(index) for index in range(first, first + num)]
+    if visible is not None:
+        wanted = visible.split(",")[first : first + num]
+    # CUDA's own order is by speed, and not that of nvidia-smi.
+    return {_VISIBLE: ",".join(wanted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
