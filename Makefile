@@ -3,10 +3,10 @@ PYTHON := .venv/bin/python
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-vllm check lint format clean
+.PHONY: help venv demo test test-vllm smoke-vllm check lint format clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 venv: ## Make .venv, or bring it up to date
 	@scripts/setup-venv
@@ -20,6 +20,11 @@ test: venv ## Run every test
 test-vllm: venv ## Test the vLLM engine in an environment of its own (made the first time: 4 GB)
 	@scripts/setup-vllm
 	@ECHO2_VLLM_PYTHON=.venv-vllm/bin/python $(PYTHON) -m pytest -q -m vllm
+
+smoke-vllm: venv ## Test that vLLM samples what it should, before and after new weights
+	@scripts/setup-vllm
+	@ECHO2_VLLM_PYTHON=.venv-vllm/bin/python $(PYTHON) -m pytest -q -m vllm \
+		tests/contracts/test_engine.py -k next_to_no_temperature
 
 check: lint test ## Check style, types and imports, then run every test
 

@@ -10,6 +10,7 @@ import socket
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -19,7 +20,9 @@ from echo2swarm.children.wire import (
     SOCKET_FD_VARIABLE,
     Answer,
     Call,
+    Cancel,
     Failure,
+    FromParent,
     Kind,
     Progress,
 )
@@ -31,13 +34,17 @@ R = TypeVar("R")
 Handle = Callable[[R, OnProgress], Awaitable[msgspec.Struct]]
 
 
-async def serve(calls: type[R], handle: Handle[R]) -> None:
+async def serve(
+    calls: type[R], handle: Handle[R], *, cancellable: tuple[type[msgspec.Struct], ...] = ()
+) -> None:
     """Answer calls until the parent closes the socket; then end the process.
 
     Args:
         calls: the struct, or the tagged union of structs, that calls are.
         handle: computes the answer to one call, beside others. What it raises is sent to the
             parent as an error, and the child goes on.
+        cancellable: calls whose ``handle`` is cancelled when nobody waits for the answer; others
+            are answered all the same.
     """
     # The terminal's Ctrl-C is for the parent, which decides what becomes of the child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -47,15 +54,32 @@ async def serve(calls: type[R], handle: Handle[R]) -> None:
     reader, writer = await asyncio.open_connection(sock=connection)
     server = _Server(writer, msgspec.msgpack.Decoder(calls), handle)
     frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
-    decoder = msgspec.msgpack.Decoder(Call)
+    decoder: msgspec.msgpack.Decoder[FromParent] = msgspec.msgpack.Decoder(FromParent)
+    working: dict[int, tuple[Call, asyncio.Task[None]]] = {}
     async with asyncio.TaskGroup() as tasks:
         while True:
             with suppress(ConnectionError):
                 if data := await reader.read(1 << 20):
                     for payload in frames.feed(data):
-                        tasks.create_task(server.answer(decoder.decode(payload)))
+                        match decoder.decode(payload):
+                            case Call(call_id) as call:
+                                task = tasks.create_task(server.answer(call))
+                                working[call_id] = call, task
+                                task.add_done_callback(partial(_forget, working, call_id))
+                            case Cancel(call_id) if call_id in working:
+                                call, task = working[call_id]
+                                if server.is_one_of(call, cancellable):
+                                    task.cancel()
+                            case Cancel():
+                                pass  # it was answered
                     continue
             end_orphan()
+
+
+def _forget(
+    working: dict[int, tuple[Call, "asyncio.Task[None]"]], call_id: int, _task: object
+) -> None:
+    del working[call_id]
 
 
 class _Server:
@@ -68,6 +92,12 @@ class _Server:
         self._writer = writer
         self._decoder = decoder
         self._handle = handle
+
+    def is_one_of(self, call: Call, kinds: tuple[type[msgspec.Struct], ...]) -> bool:
+        """Whether the call is of these kinds; of none if it can't be read."""
+        with suppress(msgspec.MsgspecError):
+            return isinstance(self._decoder.decode(call.body), kinds)
+        return False
 
     async def answer(self, call: Call) -> None:
         def on_progress(what: str, done: float, total: float) -> None:

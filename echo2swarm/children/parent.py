@@ -25,6 +25,7 @@ from echo2swarm.children.wire import (
     SOCKET_FD_VARIABLE,
     Answer,
     Call,
+    Cancel,
     Failure,
     Kind,
     Progress,
@@ -65,6 +66,8 @@ class Child:
         self._send_lock = trio.Lock()
         self._next_id = 0
         self._pending: dict[int, _Pending] = {}
+        self._abandoned: list[int] = []
+        self._has_abandoned = trio.Event()
         self._dead = trio.Event()
         self._is_group_gone = False
 
@@ -92,8 +95,8 @@ class Child:
     ) -> T:
         """Send ``message`` and return the child's answer.
 
-        Whether calls are answered one after the other is up to the child. A cancelled call is
-        still computed; its answer is dropped.
+        Whether calls are answered one after the other is up to the child. Of a cancelled call
+        the child is told; whether it still computes it is up to the child, too.
 
         Raises:
             ChildError: the child answered with an error, died, or took over ``timeout_s``.
@@ -113,6 +116,9 @@ class Child:
             ) from None
         finally:
             self._pending.pop(call_id, None)
+            if not pending.done.is_set():
+                self._abandoned.append(call_id)
+                self._has_abandoned.set()
         answer = pending.answer
         if answer is None:
             raise ChildError(self._obituary())
@@ -162,6 +168,15 @@ class Child:
             self._dead.set()
             for pending in self._pending.values():
                 pending.done.set()
+
+    async def _cancel_abandoned(self) -> None:
+        """Tell the child of calls that nobody waits for; apart from who did, who may be hurried."""
+        while self.is_alive:
+            await self._has_abandoned.wait()
+            self._has_abandoned = trio.Event()
+            while self._abandoned:
+                cancel = Cancel(self._abandoned.pop(0))
+                await self._write(frame(msgspec.msgpack.encode(cancel)))
 
     async def _take_answers(self) -> None:
         frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
@@ -253,6 +268,7 @@ async def open_child(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child._read)
+            nursery.start_soon(child._cancel_abandoned)
             try:
                 yield child
             finally:

@@ -1,4 +1,4 @@
-"""What parent and child say to each other: calls, answers, progress."""
+"""What parent and child say to each other: calls, that one is not wanted any more, answers."""
 
 from enum import StrEnum
 from typing import Final
@@ -20,11 +20,23 @@ class Kind(StrEnum):
     PROGRESS = "progress"
 
 
-class Call(Message, frozen=True):
+class Call(Message, frozen=True, tag="call"):
     """Parent to child."""
 
     call_id: int
     body: msgspec.Raw
+
+
+class Cancel(Message, frozen=True, tag="cancel"):
+    """Parent to child: nobody waits for the answer to a call any more.
+
+    A child may take no notice; else it ends what it does for that call, and sends no answer.
+    """
+
+    call_id: int
+
+
+FromParent = Call | Cancel
 
 
 class Answer(Message, frozen=True):

@@ -10,8 +10,8 @@ import signal
 import socket
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn, TypeVar
@@ -23,7 +23,9 @@ from echo2swarm.children.wire import (
     SOCKET_FD_VARIABLE,
     Answer,
     Call,
+    Cancel,
     Failure,
+    FromParent,
     Kind,
     Progress,
 )
@@ -42,20 +44,74 @@ class Later:
     finish: Callable[[], msgspec.Struct]
 
 
-def serve(calls: type[R], handle: Callable[[R, OnProgress], msgspec.Struct | Later]) -> None:
+class CallCancelledError(Exception):
+    """Nobody waits for the answer to the call that is being worked on."""
+
+
+class Cancellations:
+    """Which calls nobody waits for: told by the thread that reads, asked by the one that works."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._unanswered: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._current: int | None = None
+
+    def check(self) -> None:
+        """Raise if the call that is being worked on is not wanted any more; cheap.
+
+        Raises:
+            CallCancelledError: it isn't; nothing may be left half done.
+        """
+        if self._current in self._cancelled:
+            raise CallCancelledError
+
+    def came(self, call_id: int) -> None:
+        """Take note of a call."""
+        with self._lock:
+            self._unanswered.add(call_id)
+
+    def cancel(self, call_id: int) -> None:
+        """Take note that nobody waits for a call, unless it was answered."""
+        with self._lock:
+            if call_id in self._unanswered:
+                self._cancelled.add(call_id)
+
+    @contextmanager
+    def working_on(self, call_id: int) -> Iterator[None]:
+        """Have :meth:`check` speak of this call within the context."""
+        self._current = call_id
+        try:
+            yield
+        finally:
+            self._current = None
+            with self._lock:
+                self._unanswered.discard(call_id)
+                self._cancelled.discard(call_id)
+
+
+def serve(
+    calls: type[R],
+    handle: Callable[[R, OnProgress], msgspec.Struct | Later],
+    *,
+    cancellations: Cancellations | None = None,
+) -> None:
     """Answer calls until the parent closes the socket; then end the process.
 
     Args:
         calls: the struct, or the tagged union of structs, that calls are.
         handle: computes the answer. What it raises is sent to the parent as an error, and
             the child goes on; state must therefore be as before the call.
+        cancellations: asked by ``handle``, now and then, whether to go on. Without, every call
+            is answered.
     """
     # The terminal's Ctrl-C is for the parent, which decides what becomes of the child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(os.environ.pop(SOCKET_FD_VARIABLE)))
     outbox = _Outbox(connection)
     inbox: queue.SimpleQueue[Call] = queue.SimpleQueue()
-    threading.Thread(target=_read, args=(connection, inbox), daemon=True).start()
+    cancels = cancellations or Cancellations()
+    threading.Thread(target=_read, args=(connection, inbox, cancels), daemon=True).start()
     decoder = msgspec.msgpack.Decoder(calls)
     while True:
         call = inbox.get()
@@ -63,7 +119,8 @@ def serve(calls: type[R], handle: Callable[[R, OnProgress], msgspec.Struct | Lat
         def on_progress(what: str, done: float, total: float, call_id: int = call.call_id) -> None:
             outbox.send(call_id, Kind.PROGRESS, Progress(what, done, total))
 
-        _answer(outbox, call.call_id, partial(_handled, handle, decoder, call, on_progress))
+        with cancels.working_on(call.call_id):
+            _answer(outbox, call.call_id, partial(_handled, handle, decoder, call, on_progress))
 
 
 def _handled(
@@ -78,6 +135,8 @@ def _handled(
 def _answer(outbox: "_Outbox", call_id: int, work: Callable[[], msgspec.Struct | Later]) -> None:
     try:
         result = work()
+    except CallCancelledError:
+        return
     except Exception as exc:
         with suppress(OSError):  # the log may lie on the full disk that this is about
             traceback.print_exc()
@@ -90,9 +149,11 @@ def _answer(outbox: "_Outbox", call_id: int, work: Callable[[], msgspec.Struct |
         outbox.send(call_id, Kind.RESULT, result)
 
 
-def _read(connection: socket.socket, inbox: "queue.SimpleQueue[Call]") -> None:
+def _read(
+    connection: socket.socket, inbox: "queue.SimpleQueue[Call]", cancels: Cancellations
+) -> None:
     frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
-    decoder = msgspec.msgpack.Decoder(Call)
+    decoder: msgspec.msgpack.Decoder[FromParent] = msgspec.msgpack.Decoder(FromParent)
     while True:
         try:
             data = connection.recv(1 << 20)
@@ -101,7 +162,12 @@ def _read(connection: socket.socket, inbox: "queue.SimpleQueue[Call]") -> None:
         if not data:
             end_orphan()
         for payload in frames.feed(data):
-            inbox.put(decoder.decode(payload))
+            match decoder.decode(payload):
+                case Call() as call:
+                    cancels.came(call.call_id)
+                    inbox.put(call)
+                case Cancel(call_id):
+                    cancels.cancel(call_id)
 
 
 def end_orphan() -> NoReturn:

@@ -10,11 +10,11 @@ import math
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.children.worker import Cancellations, OnProgress, serve
 from node.engine.messages import (
     Completion,
     Describe,
@@ -38,8 +38,11 @@ _TICK_S: Final = 0.25
 class SleepEngine:
     """Answers the node's calls."""
 
-    def __init__(self, options: SleepOptions) -> None:
+    def __init__(
+        self, options: SleepOptions, check_wanted: Callable[[], None] = lambda: None
+    ) -> None:
         self._options = options
+        self._check_wanted = check_wanted
         self._version: int | None = None
         self._vocab_size = 0
 
@@ -70,6 +73,7 @@ class SleepEngine:
         num_wanted = sum(len(group.samples) for group in call.groups)
         end_s = start_s + num_wanted / self._options.rollouts_per_s * self._factor(call)
         while (left_s := end_s - time.monotonic()) > 0:
+            self._check_wanted()
             time.sleep(min(left_s, _TICK_S))
             done = (time.monotonic() - start_s) / (end_s - start_s)
             on_progress("sleeping", min(1.0, done) * num_wanted, num_wanted)
@@ -130,8 +134,9 @@ def _vocab_size(assets_dir: Path) -> int:
 
 def main() -> None:
     """Serve the parent until it is gone."""
-    engine = SleepEngine(from_argument(SleepOptions, sys.argv[1]))
-    serve(EngineCall, engine.handle)  # type: ignore[arg-type]  # a union is no type[R]
+    cancellations = Cancellations()
+    engine = SleepEngine(from_argument(SleepOptions, sys.argv[1]), cancellations.check)
+    serve(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ it is sampled in (but for rounding, which moves a boundary by about 1e-7).
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -93,10 +93,18 @@ def plan_batches(
 
 
 class Decoder:
-    """Samples from one model."""
+    """Samples from one model.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    Args:
+        model: which.
+        check_wanted: called before each token; raises if nobody wants the rest.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, check_wanted: Callable[[], None] = lambda: None
+    ) -> None:
         self._model = model
+        self._check_wanted = check_wanted
         self._device = model.device
         # Transformers 5.24 renamed this argument of every model.
         names = inspect.signature(model.forward).parameters
@@ -120,6 +128,7 @@ class Decoder:
         logits_BV, mask_BT = logits_PV[prompt_of_B], mask_PT[prompt_of_B]
         live = list(rows)
         for num_sampled in range(1, sampling.max_new_tokens + 1):
+            self._check_wanted()
             tokens_B = _sample(logits_BV, live, sampling.temperature)
             for row in live:
                 if row.finish is not None:

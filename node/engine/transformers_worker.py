@@ -7,6 +7,7 @@ transformers are imported by the ``transformers_*`` modules here, and nowhere el
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -15,7 +16,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.children.worker import Cancellations, OnProgress, serve
 from node.engine.messages import (
     Describe,
     Description,
@@ -76,8 +77,11 @@ def describe_device(device: torch.device, dtype: torch.dtype) -> str:
 class TransformersEngine:
     """Answers the node's calls."""
 
-    def __init__(self, options: TransformersOptions) -> None:
+    def __init__(
+        self, options: TransformersOptions, check_wanted: Callable[[], None] = lambda: None
+    ) -> None:
         self._options = options
+        self._check_wanted = check_wanted
         self._model: PreTrainedModel | None = None
         self._config: bytes = b""
         self._version = -1
@@ -130,9 +134,10 @@ class TransformersEngine:
             raise RuntimeError("no policy is loaded")
         start_s = time.monotonic()
         check_prompts(self._model, call.groups, max_new_tokens=call.sampling.max_new_tokens)
-        decoder = Decoder(self._model)
+        decoder = Decoder(self._model, self._check_wanted)
         num_wanted = sum(len(group.samples) for group in call.groups)
         completions = []
+        self._check_wanted()
         for batch in plan_batches(
             call.groups,
             max_new_tokens=call.sampling.max_new_tokens,
@@ -169,8 +174,9 @@ def main() -> None:
     """Serve the parent until it is gone."""
     options = from_argument(TransformersOptions, sys.argv[1])
     torch.set_num_threads(num_threads(options.threads))
-    engine = TransformersEngine(options)
-    serve(EngineCall, engine.handle)  # type: ignore[arg-type]  # a union is no type[R]
+    cancellations = Cancellations()
+    engine = TransformersEngine(options, cancellations.check)
+    serve(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

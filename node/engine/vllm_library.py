@@ -3,6 +3,7 @@
 Everything that vLLM may change from version to version is used here, and nowhere else.
 """
 
+import asyncio
 import ctypes
 import dataclasses
 import os
@@ -115,10 +116,22 @@ class Library:
         try:
             await llm.collective_rpc("end_with_parent")
             await llm.update_weight_version(str(version))
+            await library._warm_up()
         except BaseException:
             library.close()
             raise
         return library
+
+    async def _warm_up(self) -> None:
+        """Have everything compiled that is compiled at its first use, which takes up to 20 s.
+
+        The learner would take that for the speed of this node, and lease it next to nothing. One
+        completion, then two at once: that there may be any number of them is learned from these.
+        """
+        sampling = SamplingParams(temperature=1.0, max_new_tokens=2, stop_token_ids=())
+        for num in (1, 2):
+            names = [f"warm-up-{num}-{i}" for i in range(num)]
+            await asyncio.gather(*(self.sample(name, [0], sampling, seed=0) for name in names))
 
     def close(self) -> None:
         """End the engine's processes."""

@@ -219,7 +219,8 @@ def exit_for(why: str) -> NoReturn:
 def main() -> None:
     """Serve the parent until it is gone."""
     engine = VllmEngine(from_argument(VllmOptions, sys.argv[1]))
-    asyncio.run(serve(EngineCall, engine.handle))  # type: ignore[arg-type]  # a union is no type[R]
+    # Not loading: half of it would leave a mixture of two versions.
+    asyncio.run(serve(EngineCall, engine.handle, cancellable=(Generate,)))  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

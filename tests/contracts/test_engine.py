@@ -11,6 +11,7 @@ import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -166,12 +167,18 @@ async def test_a_sample_depends_on_its_seed_and_prompt_and_not_on_its_company(
     assert tokens_by_sample(apart) == tokens_by_sample(together.completions)
 
 
-def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
-    """Return the logprob of each of ``tokens`` after ``prompt``, in float32, as sampled."""
+def recompute_logits(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """Return the logits that each of ``tokens`` was sampled from after ``prompt``, in float32."""
     model = tiny_model(seed=version)
     with torch.no_grad():
         output = model(torch.tensor([[*prompt, *tokens]]))
     logits_TV: torch.Tensor = output.logits[0, len(prompt) - 1 : -1]
+    return logits_TV
+
+
+def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+    """Return the logprob of each of ``tokens`` after ``prompt``, in float32, as sampled."""
+    logits_TV = recompute_logits(version, prompt, tokens)
     logprobs_TV = (logits_TV / SAMPLING.temperature).log_softmax(-1)
     return logprobs_TV.gather(1, torch.tensor(list(tokens))[:, None])[:, 0]
 
@@ -185,6 +192,29 @@ def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> tor
 def model_kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
+
+
+@STARTS
+async def test_with_next_to_no_temperature_each_version_samples_what_it_finds_likeliest(
+    model_kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    greedy = SamplingParams(temperature=1e-4, max_new_tokens=6, stop_token_ids=())
+    prompts = {g.group_id: unpack_tokens(g.prompt_tokens) for g in GROUPS}
+    sampled = []
+    async with opened(model_kind, tmp_path) as bench:
+        for policy in [*policies, policies[0]]:
+            await bench.engine.load_policy(policy)
+            generated = await bench.engine.generate(GROUPS, greedy)
+            sampled.append(tokens_by_sample(generated.completions))
+
+            for (group_id, _), tokens in sampled[-1].items():
+                logits_TV = recompute_logits(policy.version, prompts[group_id], tokens)
+                chosen_T = logits_TV.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+                behind_T = logits_TV.max(-1).values - chosen_T
+                # Of two that are as good as equal, bfloat16 may find the other likelier.
+                assert behind_T.max() < (1e-4 if model_kind == "vllm" else 0.15)
+    old, new, old_again = sampled
+    assert old == old_again != new
 
 
 @STARTS
@@ -224,6 +254,38 @@ async def test_more_prompts_than_one_pass_takes_are_sampled_as_they_are_alone(
     for generated in alone:
         for key, tokens in tokens_by_sample(generated.completions).items():
             assert found[key] == tokens
+
+
+async def begin_and_cancel(
+    engine: ProcessEngine, groups: Sequence[LeasedGroup], sampling: SamplingParams
+) -> None:
+    begun = trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(engine.generate, groups, sampling, on_progress=lambda _: begun.set())
+        )
+        await begun.wait()
+        nursery.cancel_scope.cancel()
+
+
+@STARTS
+async def test_what_is_cancelled_frees_its_place_and_what_is_asked_later_is_right(
+    model_kind: str, tmp_path: Path, policies: Sequence[PolicyFiles]
+) -> None:
+    endless = SamplingParams(temperature=0.8, max_new_tokens=100, stop_token_ids=())
+    # Minutes of work for either engine: whoever had to wait for it would be noticed.
+    many = [group(i, [i % VOCAB_SIZE], range(250)) for i in range(32)]
+    async with opened(model_kind, tmp_path) as bench:
+        await bench.engine.load_policy(policies[0])
+        before = await bench.engine.generate(GROUPS, SAMPLING)
+        for _ in range(2):
+            await begin_and_cancel(bench.engine, many, endless)
+        with trio.fail_after(60):
+            after = await bench.engine.generate(GROUPS, SAMPLING)
+            await bench.engine.load_policy(policies[1])
+
+    assert tokens_by_sample(after.completions) == tokens_by_sample(before.completions)
+    assert not any(isinstance(event, EngineDied) for event in bench.events)
 
 
 @STARTS

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.children.worker import Cancellations, OnProgress, serve
 from protocols.codec import Message
 
 
@@ -22,6 +22,10 @@ class Sleep(Message, frozen=True, tag="sleep"):
     seconds: float
 
 
+class SleepUntilCancelled(Message, frozen=True, tag="sleep_until_cancelled"):
+    """Sleep, and look now and then whether anybody still waits."""
+
+
 class Exit(Message, frozen=True, tag="exit"):
     status: int
 
@@ -34,8 +38,18 @@ class Sum(Message, frozen=True):
     value: int
 
 
-def handle(call: Add | Fail | Sleep | Exit | StartOther, on_progress: OnProgress) -> Sum:
+CANCELLATIONS = Cancellations()
+
+
+def handle(
+    call: Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther, on_progress: OnProgress
+) -> Sum:
     match call:
+        case SleepUntilCancelled():
+            on_progress("sleeping", 0, 1)
+            while True:
+                CANCELLATIONS.check()
+                time.sleep(0.01)
         case Add(a, b):
             on_progress("adding", 1, 1)
             return Sum(a + b)
@@ -63,4 +77,5 @@ _others: list["subprocess.Popen[bytes]"] = []
 
 
 if __name__ == "__main__":
-    serve(Add | Fail | Sleep | Exit | StartOther, handle)  # type: ignore[arg-type]  # a union is no type[R]
+    calls = Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther
+    serve(calls, handle, cancellations=CANCELLATIONS)  # type: ignore[arg-type]  # a union is no type[R]

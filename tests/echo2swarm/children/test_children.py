@@ -4,15 +4,26 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from echo2swarm.children.parent import open_child
+from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
+from echo2swarm.children.worker import CallCancelledError, Cancellations
 from echo2swarm.errors import ChildError
-from tests.echo2swarm.children.sample_child import Add, Exit, Fail, Sleep, StartOther, Sum
+from tests.echo2swarm.children.async_sample_child import NUM_CANCELLED, NUM_SLEPT
+from tests.echo2swarm.children.sample_child import (
+    Add,
+    Exit,
+    Fail,
+    Sleep,
+    SleepUntilCancelled,
+    StartOther,
+    Sum,
+)
 
 MODULE = "tests.echo2swarm.children.sample_child"
 ASYNC_MODULE = "tests.echo2swarm.children.async_sample_child"
@@ -94,6 +105,99 @@ async def test_a_call_over_its_time_is_an_error_and_later_calls_get_their_own_an
         assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
 
 
+async def begin_and_cancel(child: Child, *, num: int = 1) -> None:
+    """Make calls that end by being cancelled alone; more than one only where they overlap."""
+    async with trio.open_nursery() as nursery:
+        events = [trio.Event() for _ in range(num)]
+        for event in events:
+            nursery.start_soon(
+                partial(
+                    child.call, SleepUntilCancelled(), Sum, on_progress=partial(set_event, event)
+                )
+            )
+        for event in events:
+            await event.wait()
+        nursery.cancel_scope.cancel()
+
+
+def set_event(event: trio.Event, _progress: Progress) -> None:
+    event.set()
+
+
+async def test_a_child_that_looks_ends_a_call_that_nobody_waits_for(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with open_child(MODULE, name="sleeper", log_path=log) as child:
+        for _ in range(2):
+            await begin_and_cancel(child)
+            assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+        with trio.move_on_after(0.3) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(child.call, SleepUntilCancelled(), Sum)
+                await trio.testing.wait_all_tasks_blocked()
+                # Not before the other has ended, and nobody has cancelled that.
+                await child.call(Add(2, 2), Sum)
+        assert scope.cancelled_caught
+
+    assert "Traceback" not in log.read_text()
+
+
+async def test_a_call_that_was_cancelled_before_its_turn_is_not_begun(tmp_path: Path) -> None:
+    async with open_child(MODULE, name="sleeper", log_path=tmp_path / "log") as child:
+        begun = trio.Event()
+        on_progress = partial(set_event, begun)
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):  # whichever comes first is begun
+                nursery.start_soon(
+                    partial(child.call, SleepUntilCancelled(), Sum, on_progress=on_progress)
+                )
+            await begun.wait()
+            nursery.cancel_scope.cancel()
+
+        assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+
+
+async def test_an_event_loop_cancels_the_call_that_nobody_waits_for_and_no_other(
+    tmp_path: Path,
+) -> None:
+    async with open_child(ASYNC_MODULE, name="adder", log_path=tmp_path / "log") as child:
+        answers: list[Sum] = []
+
+        async def sleep_a_little() -> None:
+            answers.append(await child.call(Sleep(1.0), Sum))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sleep_a_little)
+            await begin_and_cancel(child, num=3)
+            with trio.move_on_after(0.1):
+                await child.call(Sleep(0.5), Sum)
+            num_ended = await child.call(Add(NUM_CANCELLED, 0), Sum, timeout_s=30)
+        # What is not to be cancelled goes on though nobody waits.
+        while (await child.call(Add(NUM_SLEPT, 0), Sum, timeout_s=30)).value < 2:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+    assert num_ended == Sum(3)
+    assert answers == [Sum(0)]
+
+
+def test_a_cancellation_is_of_one_call_and_forgotten_with_it() -> None:
+    cancellations = Cancellations()
+    for call_id in (1, 2):
+        cancellations.came(call_id)
+    cancellations.cancel(1)
+    cancellations.cancel(7)
+
+    with cancellations.working_on(2):
+        cancellations.check()
+    with cancellations.working_on(1), pytest.raises(CallCancelledError):
+        cancellations.check()
+    cancellations.check()
+    cancellations.cancel(1)
+    for call_id in (1, 7):
+        cancellations.came(call_id)
+        with cancellations.working_on(call_id):
+            cancellations.check()
+
+
 async def test_leaving_the_context_ends_a_busy_child_and_its_tasks(
     module: str, tmp_path: Path
 ) -> None:
@@ -151,7 +255,7 @@ async def until_ended(pid: int) -> None:
 def test_a_child_does_not_outlive_a_parent_that_was_killed(module: str, tmp_path: Path) -> None:
     script = f"""
 import trio
-from echo2swarm.children.parent import open_child
+from echo2swarm.children.parent import Child, open_child
 from tests.echo2swarm.children.sample_child import Sleep, StartOther, Sum
 async def main():
     async with open_child({module!r}, name="sleeper") as child:
