@@ -2,12 +2,15 @@
 
 ``python -m benchmarks.weight_update [--quick] [--vllm-python PYTHON] [--json FILE]``
 
-Two sets of weights in turns, given to a real engine process again and again, while it
-samples if it can. After each, the same prompts and seeds must give what they gave when that
-set was loaded first: an engine that kept anything of the other (a prefix cache, a packed
-copy of a matrix) would tell other logprobs. Its memory is that of all of its processes.
+Two sets of weights in turns, given to a real engine process again and again, while others
+ask it for completions: vLLM all the time, an engine that does one thing after the other once
+with each version. None of these may be lost. After each version, the same prompts and seeds
+must give what they gave when that set was loaded first: an engine that kept anything of the
+other (a prefix cache, a packed copy of a matrix) would tell other logprobs. Its memory is that
+of all of its processes.
 """
 
+import dataclasses
 import os
 import statistics
 import tempfile
@@ -36,6 +39,7 @@ from protocols.sampling import SamplingParams
 MAX_DIFFERENCE: Final = 0.01
 """Of logprobs, in float32."""
 MAX_GROWTH: Final = 0.05
+VLLM_VARIABLE: Final = "ECHO2_VLLM_PYTHON"
 SETTLED: Final = 0.2
 """Of the updates, after which memory counts as settled."""
 VOCAB_SIZE: Final = 2048
@@ -50,6 +54,9 @@ class Found:
 
     first_load_s: float = 0.0
     update_s: list[float] = field(default_factory=list)
+    """From verified files to sampling with them, as the engine tells it."""
+    waited_s: list[float] = field(default_factory=list)
+    """The same as who ordered it sees it: what the engine was at comes first."""
     rss_bytes: list[int] = field(default_factory=list)
     """After each update."""
     worst: float = 0.0
@@ -138,16 +145,14 @@ async def measure_engine(
                 if engine.is_continuous:
                     nursery.start_soon(keep_sampling, engine, found)
                 for number in range(num_updates):
-                    policy = policies[number % 2]
+                    old = policies[number % 2]
+                    policy = dataclasses.replace(old, version=PolicyVersion(2 + number))
                     started_s = time.perf_counter()
-                    await engine.load_policy(
-                        PolicyFiles(
-                            version=PolicyVersion(2 + number),
-                            weights_dir=policy.weights_dir,
-                            assets_dir=policy.assets_dir,
-                        )
-                    )
-                    found.update_s.append(time.perf_counter() - started_s)
+                    async with trio.open_nursery() as both:
+                        if not engine.is_continuous:
+                            both.start_soon(ask, engine, found)
+                        found.update_s.append(await engine.load_policy(policy))
+                        found.waited_s.append(time.perf_counter() - started_s)
                     told = await sample(engine)
                     found.worst = max(found.worst, difference(told, expected[number % 2]))
                     found.rss_bytes.append(resident_bytes(engine.pid or 0))
@@ -170,15 +175,20 @@ async def sample(engine: ProcessEngine) -> Told:
 
 
 async def keep_sampling(engine: ProcessEngine, found: Found) -> None:
-    """Ask for completions all the time, and count those that do not come."""
+    """Ask for completions all the time."""
+    while True:
+        await ask(engine, found)
+
+
+async def ask(engine: ProcessEngine, found: Found) -> None:
+    """Ask for completions, and count those that do not come."""
     group = LeasedGroup(99, pack_tokens(PROMPTS[0]), tuple(SampleSpec(i, i) for i in range(4)))
     longer = SamplingParams(temperature=1.0, max_new_tokens=64, stop_token_ids=())
-    while True:
-        generated = await engine.generate([group], longer)
-        found.num_asked += 4
-        found.num_lost += 4 - sum(
-            len(unpack_tokens(c.tokens)) == longer.max_new_tokens for c in generated.completions
-        )
+    generated = await engine.generate([group], longer)
+    found.num_asked += 4
+    found.num_lost += 4 - sum(
+        len(unpack_tokens(c.tokens)) == longer.max_new_tokens for c in generated.completions
+    )
 
 
 def difference(told: Told, expected: Told) -> float:
@@ -201,6 +211,7 @@ def outcome_of(found: dict[str, Found]) -> Outcome:
             each.first_load_s,
             statistics.median(each.update_s),
             max(each.update_s),
+            statistics.median(each.waited_s),
             len(each.update_s),
             each.worst,
             statistics.median(each.rss_bytes) / 1e6,
@@ -222,14 +233,16 @@ def outcome_of(found: dict[str, Found]) -> Outcome:
         ]
     return Outcome(
         name="weight_update",
-        what="Two sets of weights in turns; seconds from verified files to sampling with them.",
+        what="Two sets of weights in turns; seconds from verified files to sampling with them, "
+        "and with the wait for what the engine was at.",
         columns=(
             "engine",
             "first s",
             "update s",
             "worst s",
+            "waited s",
             "updates",
-            "logprobs off by",
+            "off by",
             "MB",
             "growth",
             "lost",
@@ -242,7 +255,11 @@ def outcome_of(found: dict[str, Found]) -> Outcome:
 
 @click.command(help="Measure how soon engines sample with new weights.")
 @click.option("--quick", "is_quick", is_flag=True, help="20 updates of a smaller model.")
-@click.option("--vllm-python", help="Interpreter of an environment with vLLM; else it is left out.")
+@click.option(
+    "--vllm-python",
+    default=lambda: os.environ.get(VLLM_VARIABLE),
+    help=f"Interpreter of an environment with vLLM [default: ${VLLM_VARIABLE}]; else left out.",
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
 def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> int:
     """Measure, print, and end with 1 if a mark is missed."""

@@ -45,14 +45,14 @@ def works_of(tokenizer: Tokenizer, *, is_quick: bool) -> tuple[Work, ...]:
     texts = Work(
         name="texts",
         num_prompts=4 if is_quick else 8,
-        num_samples=4 if is_quick else 8,
+        num_samples=4,
         sampling=SamplingParams(
-            temperature=1.0, max_new_tokens=12 if is_quick else 64, stop_token_ids=()
+            temperature=1.0, max_new_tokens=12 if is_quick else 32, stop_token_ids=()
         ),
     )
     answers = Work(
         name="answers",
-        num_prompts=16,
+        num_prompts=8,
         num_samples=8,
         sampling=SamplingParams(
             temperature=1.0,
@@ -169,7 +169,7 @@ def outcome_of(found: dict[str, dict[str, Found]], works: tuple[Work, ...]) -> O
 @click.option("--quick", "is_quick", is_flag=True, help="Fewer rounds, of fewer tokens.")
 @click.option("--model", default=EMBEDDED, show_default=True)
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
-@click.option("--rounds", "num_rounds", type=click.IntRange(1), help="[default: 7; 3 if quick]")
+@click.option("--rounds", "num_rounds", type=click.IntRange(1), help="[default: 5; 3 if quick]")
 @click.option(
     "--vllm-python",
     default=lambda: os.environ.get(VLLM_VARIABLE),
@@ -210,7 +210,7 @@ def main(
                 kinds,
                 model_dir,
                 works,
-                num_rounds=num_rounds or (3 if is_quick else 7),
+                num_rounds=num_rounds or (3 if is_quick else 5),
                 has_third=not is_quick,
                 progress=progress,
             )
