@@ -30,6 +30,10 @@ class NoNodeError(SwarmError):
     """No node runs in that state directory."""
 
 
+class OtherVersionError(SwarmError):
+    """A node runs there, of a version that this command can't talk to."""
+
+
 class ControlClient:
     """A connection to one node; made by :func:`open_control`."""
 
@@ -60,7 +64,10 @@ class ControlClient:
         try:
             reply: Reply = decode(data, Reply, max_bytes=MAX_REPLY_BYTES)
         except RemoteProtocolError as exc:
-            raise SwarmError(f"the node is of another version than this command: {exc}") from exc
+            raise OtherVersionError(
+                f"the node in {self._state_dir} is of another version than this command; restart "
+                "it, or use the echo2-node that it was started with"
+            ) from exc
         if isinstance(reply, Refused):
             raise SwarmError(reply.why)
         return reply

@@ -2,8 +2,10 @@
 
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +49,16 @@ def _absolute(state_dir: Path | None) -> Path | None:
     return None if state_dir is None else state_dir.expanduser().absolute()
 
 
-async def look(state_dir: Path | None, registry: Path, default: Path) -> list[NodeSnapshot]:
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nodes of this machine."""
+
+    nodes: list[NodeSnapshot]
+    silent: dict[Path, str] = field(default_factory=dict)
+    """State directories of nodes that run and can't be asked, and why."""
+
+
+async def look(state_dir: Path | None, registry: Path, default: Path) -> Found:
     """Return what each node is doing: the one named, or all that this user runs.
 
     Raises:
@@ -55,15 +66,18 @@ async def look(state_dir: Path | None, registry: Path, default: Path) -> list[No
     """
     if state_dir is not None:
         async with open_control(state_dir) as client:
-            return [await client.status()]
-    found: list[NodeSnapshot] = []
+            return Found([await client.status()])
+    nodes: list[NodeSnapshot] = []
+    silent: dict[Path, str] = {}
     for folder in _candidates(registry, default):
         try:
             async with open_control(folder) as client:
-                found.append(await client.status())
+                nodes.append(await client.status())
         except NoNodeError:
             forget(registry, folder)
-    return sorted(found, key=lambda node: (node.name, node.state_dir))
+        except SwarmError as exc:
+            silent[folder] = str(exc)
+    return Found(sorted(nodes, key=lambda node: (node.name, node.state_dir)), silent)
 
 
 def _candidates(registry: Path, default: Path) -> Sequence[Path]:
@@ -75,10 +89,13 @@ async def _show(state_dir: Path | None, as_json: bool, watch: bool, interval_s: 
     if watch and not as_json and sys.stdout.isatty():
         return await _watch(state_dir, registry, default, interval_s)
     while True:
-        nodes = await look(state_dir, registry, default)
-        _print(nodes, as_json=as_json)
+        found = await look(state_dir, registry, default)
+        if found.nodes or not found.silent:
+            _print(found.nodes, as_json=as_json)
+        for why in found.silent.values():
+            sys.stderr.write(f"{why}\n")
         if not watch:
-            return bool(nodes)
+            return bool(found.nodes)
         await trio.sleep(interval_s)
 
 
@@ -87,9 +104,10 @@ async def _watch(named: Path | None, registry: Path, default: Path, interval_s: 
     with Live(console=console, auto_refresh=False) as live:
         while True:
             try:
-                nodes = await look(named, registry, default)
-                views = [node_view(node, width=console.width) for node in nodes]
-                live.update(Group(*views or [Text(NONE_RUNS)]), refresh=True)
+                found = await look(named, registry, default)
+                views = [node_view(node, width=console.width) for node in found.nodes]
+                silent = [Text(why, style="yellow") for why in found.silent.values()]
+                live.update(Group(*[*views, *silent] or [Text(NONE_RUNS)]), refresh=True)
             except SwarmError as exc:
                 live.update(Text(str(exc), style="yellow"), refresh=True)
             await trio.sleep(interval_s)
@@ -115,12 +133,14 @@ def _print(nodes: Sequence[NodeSnapshot], *, as_json: bool) -> None:
 
 async def _order(state_dir: Path | None, request: Request) -> str:
     if state_dir is None:
-        nodes = await look(None, default_registry(), default_state_dir())
+        found = await look(None, default_registry(), default_state_dir())
+        nodes = found.nodes
         if not nodes:
-            raise NoNodeError(NONE_RUNS)
-        if len(nodes) > 1:
-            names = "; ".join(f"{node.name}: --state-dir {node.state_dir}" for node in nodes)
-            raise UsageError(f"{len(nodes)} nodes run here, so say which: {names}")
+            raise NoNodeError("; ".join(found.silent.values()) or NONE_RUNS)
+        if (num := len(nodes) + len(found.silent)) > 1:
+            which = [f"{node.name}: --state-dir {shlex.quote(node.state_dir)}" for node in nodes]
+            which += [f"--state-dir {shlex.quote(str(folder))}" for folder in found.silent]
+            raise UsageError(f"{num} nodes run here, so say which: {'; '.join(which)}")
         state_dir = Path(nodes[0].state_dir)
     async with open_control(state_dir) as client:
         reply = await client.ask(request)

@@ -1,11 +1,13 @@
 """The control socket: nobody else's, never in the way, and dead sockets do no harm."""
 
 import os
+import shlex
 import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -13,8 +15,9 @@ import trio
 from rich.console import Console
 
 from echo2swarm.errors import StoreError, SwarmError, UsageError
-from node.control.client import NoNodeError, open_control
-from node.control.commands import look
+from node.control import commands
+from node.control.client import NoNodeError, OtherVersionError, open_control
+from node.control.commands import Found, look
 from node.control.messages import (
     MAX_REQUEST_BYTES,
     Contribution,
@@ -39,6 +42,7 @@ from node.control.registry import registered, registered_in
 from node.control.server import MAX_CLIENTS, serve_control
 from node.control.view import facts_of, node_view
 from protocols.activation import NodeState
+from protocols.codec import Message
 from protocols.framing import frame
 
 
@@ -111,13 +115,14 @@ class FakeNode:
         self.state_dir = state_dir
         self.name = name
         self.asked: list[Request] = []
+        self.snapshot: Message = snapshot(name, state_dir)
 
     def answer(self, request: Request) -> Reply:
         self.asked.append(request)
         if isinstance(request, Set):
             raise UsageError("no setting like that")
         if isinstance(request, GetStatus):
-            return snapshot(self.name, self.state_dir)
+            return cast("Reply", self.snapshot)
         return Done("done it")
 
 
@@ -236,12 +241,40 @@ async def test_all_nodes_of_the_machine_are_found_and_dead_ones_forgotten(tmp_pa
         entries = sorted(registry.iterdir())
         (registry / "0000").write_bytes(os.fsencode(dead))
         async with serving(one, "one"), serving(two, "two"):
-            nodes = await look(None, registry, default)
-            assert [node.name for node in nodes] == ["one", "two"]
-            assert [node.name for node in await look(two, registry, default)] == ["two"]
+            found = await look(None, registry, default)
+            assert [node.name for node in found.nodes] == ["one", "two"]
+            assert [node.name for node in (await look(two, registry, default)).nodes] == ["two"]
     assert len(entries) == 2
-    assert await look(None, registry, default) == []
+    assert await look(None, registry, default) == Found([])
     assert registered_in(registry) in ([], [dead])
+
+
+class LaterSnapshot(Message, frozen=True, tag="status"):
+    """What a node of a later version might answer."""
+
+    run_id: str
+    mood: str
+
+
+async def test_a_node_of_another_version_hides_no_other_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, one, other = tmp_path / "nodes", tmp_path / "one", tmp_path / "it's new"
+    monkeypatch.setattr(commands, "default_registry", lambda: registry)
+    monkeypatch.setattr(commands, "default_state_dir", lambda: one)
+    with registered(registry, one), registered(registry, other):
+        async with serving(one, "one"), serving(other) as later:
+            later.snapshot = LaterSnapshot("run-1", "good")
+            found = await look(None, registry, one)
+            assert [node.name for node in found.nodes] == ["one"]
+            assert list(found.silent) == [other]
+            assert f"the node in {other} is of another version" in found.silent[other]
+            with pytest.raises(OtherVersionError, match="restart it"):
+                await look(other, registry, one)
+            # Nobody is paused who was not meant.
+            with pytest.raises(UsageError, match="2 nodes run here") as refused:
+                await commands._order(None, Pause(60.0, ""))
+            assert shlex.quote(str(other)) in str(refused.value)
 
 
 def test_the_view_says_everything_and_nobody_steers_the_terminal() -> None:
