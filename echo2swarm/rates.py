@@ -83,6 +83,8 @@ class Phase(StrEnum):
     EVALUATING = "evaluating"
     """The last version, once training is over; before, evaluations go on beside it."""
     FINISHED = "finished"
+    STOPPED = "stopped"
+    """By its owner, before the last step."""
     FAILED = "failed"
 
 

@@ -31,6 +31,7 @@ from protocols.status import StatusReply
 LEDGER_FORMATS: Final = (1, 2, 3)
 _FORMAT_WITH_EVALUATIONS: Final = 3
 APPLIED_EVENT: Final = "version.applied"
+STARTED_EVENT: Final = "run.started"
 PUBLISHED_EVENT: Final = "version.published"
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
 
@@ -234,10 +235,17 @@ def _read_lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
 def _start(
     metrics: list[dict[str, Any]], events: list[dict[str, Any]], ledger: _LedgerFacts
 ) -> float:
-    """Return when the run began, by whatever is told of it first."""
-    times = [_number(record.get("unix_s")) for record in (*events[:1], *metrics[:1])]
-    times += [unix_s for *_, unix_s in ledger.versions[:1]]
-    return min((t for t in times if t is not None), default=0.0)
+    """Return when the run began, by whatever is told of it first.
+
+    Starts that came to nothing, before there was a version, are not part of it.
+    """
+    told = [e for e in events if e.get("event") == STARTED_EVENT] or events[:1]
+    starts = [t for e in told if (t := _number(e.get("unix_s"))) is not None]
+    done = [t for record in metrics[:1] if (t := _number(record.get("unix_s"))) is not None]
+    done += [unix_s for *_, unix_s in ledger.versions[:1]]
+    if before := [t for t in starts if done and t <= min(done)]:
+        return max(before)
+    return min((*starts, *done), default=0.0)
 
 
 def _steps(metrics: Iterable[dict[str, Any]], start_unix_s: float) -> Iterator[StepRecord]:

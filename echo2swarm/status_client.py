@@ -22,9 +22,6 @@ from protocols.status import StatusReply, StatusRequest
 from protocols.ticket import Ticket
 
 STATUS_FILE: Final = "status.json"
-STALE_AFTER_S: Final = 15.0
-"""A learner writes its status each second; one that has not for so long is not running."""
-ENDED_PHASES: Final = ("finished", "failed")
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -130,10 +127,3 @@ def read_status(run_dir: Path) -> StatusReply:
         raise StoreError(f"can't read {path}: {exc.strerror}") from exc
     except msgspec.MsgspecError as exc:
         raise StoreError(f"{path} is not the status of a run: {exc}") from exc
-
-
-def is_healthy(status: StatusReply, *, age_s: float) -> bool:
-    """Return whether the run goes on, or has ended well."""
-    if status.phase == "finished":
-        return True
-    return status.phase != "failed" and age_s <= STALE_AFTER_S

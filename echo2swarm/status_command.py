@@ -18,7 +18,8 @@ from rich.text import Text
 
 from echo2swarm.errors import SwarmError, UsageError
 from echo2swarm.humane import printable
-from echo2swarm.status_client import ENDED_PHASES, is_healthy, read_status
+from echo2swarm.status_client import read_status
+from echo2swarm.status_health import ENDED_PHASES, is_healthy
 from echo2swarm.status_view import status_view
 from echo2swarm.telemetry import configure_logging
 from protocols import ticket as ticket_protocol

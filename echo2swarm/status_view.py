@@ -27,7 +27,9 @@ from echo2swarm.humane import (
     printable,
     rod,
 )
+from echo2swarm.rates import Phase
 from echo2swarm.status_evaluation import evaluation_facts
+from echo2swarm.status_health import ENDED_PHASES, STALE_AFTER_S
 from echo2swarm.status_outlook import forecast_text, outlook_facts
 from protocols.activation import Directive, NodeState
 from protocols.ids import PeerId, short
@@ -46,6 +48,7 @@ _STATE_STYLES: Final = {
     NodeState.PAUSED: "dim",
 }
 _MAX_STALENESS_SHOWN: Final = 8
+_OLD_S: Final = 5.0
 _MIN_REFUSAL_CHARS: Final = 8
 _MAX_WARNINGS_SHOWN: Final = 3
 _MAX_STANDING_BY_SHOWN: Final = 4
@@ -125,6 +128,7 @@ def _facts(
     status: StatusReply, *, inner: int, age_s: float, plain: bool
 ) -> list[tuple[str, RenderableType]]:
     wide = inner >= 90
+    is_over = status.phase in ENDED_PHASES or age_s > STALE_AFTER_S
     facts: list[tuple[str, RenderableType]] = [
         ("step", _progress(status, width=40 if wide else 20, plain=plain)),
         (
@@ -163,11 +167,23 @@ def _facts(
         text = f"{name} {short(PeerId(node.peer_id))}: {printable(node.warning)}"
         facts.append(("warning", Text(text, style="bold red")))
     facts += _standing_by(status)
-    if age_s > 5:
-        facts.append(("age", Text(f"this is {format_seconds(age_s)} old", style="bold yellow")))
-    if status.advice:
+    facts += _absence(status, age_s=age_s)
+    if status.advice and not is_over:
         facts.append(("advice", Text(printable(status.advice, max_chars=400), style="bold")))
     return facts
+
+
+def _absence(status: StatusReply, *, age_s: float) -> list[tuple[str, RenderableType]]:
+    """Return what to say if this is not how things are now."""
+    style, old = "bold yellow", f"this is {format_seconds(age_s)} old"
+    resume = "echo2-learner serve --resume --run-dir RUN goes on with the run"
+    if status.phase in (Phase.STOPPED, Phase.FAILED):
+        return [("next", Text(f"no learner is at work; {resume}", style=style))]
+    if status.phase == Phase.FINISHED or age_s <= _OLD_S:
+        return []
+    if age_s <= STALE_AFTER_S:
+        return [("age", Text(old, style=style))]
+    return [("age", Text(f"{old}: is the learner at work? If not, {resume}", style=style))]
 
 
 def _standing_by(status: StatusReply) -> list[tuple[str, RenderableType]]:
@@ -193,7 +209,7 @@ def _progress(status: StatusReply, *, width: int, plain: bool) -> str:
         f"{status.learner_step} of {status.num_steps}  "
         f"{bar(share, width=width, ascii_only=plain)}  {format_percent(share)}"
     )
-    remaining = eta_s(status)
+    remaining = None if status.phase in ENDED_PHASES else eta_s(status)
     return text if not remaining else f"{text}  {format_seconds(remaining)} to go"
 
 
@@ -202,7 +218,8 @@ def _shares(status: StatusReply, *, width: int, plain: bool) -> str:
         f"busy {bar(status.busy_share, width=width, ascii_only=plain)} "
         f"{format_percent(status.busy_share)}   "
         f"waiting {bar(status.bubble_share, width=width, ascii_only=plain)} "
-        f"{format_percent(status.bubble_share)}   over {format_seconds(status.window_s)}"
+        f"{format_percent(status.bubble_share)}   "
+        f"over {format_seconds(min(status.window_s, status.uptime_s))}"
         f"{forecast_text(status.outlook)}"
     )
 
@@ -240,9 +257,12 @@ def _nodes(status: StatusReply, *, width: int, plain: bool) -> RenderableType:
         for column, cells in zip(columns, zip(*rows, strict=True), strict=True)
     ]
     # Whatever is cut is the one column that says at length what ``status --json`` has in full.
-    flexible = next(i for i, column in enumerate(columns) if column.is_flexible)
-    gaps = len(columns) - 1 if plain else len(columns) + 1
-    room = width - gaps - sum(widths) + widths[flexible]
+    flexible = next((i for i, column in enumerate(columns) if column.is_flexible), None)
+    if flexible is not None:
+        gaps = len(columns) - 1 if plain else len(columns) + 1
+        room = max(_MIN_REFUSAL_CHARS, width - gaps - sum(widths) + widths[flexible])
+        for row in rows:
+            row[flexible] = Text(printable(row[flexible].plain, max_chars=room))
     table = Table(
         box=None if plain else box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0) if plain else 0,
@@ -252,8 +272,7 @@ def _nodes(status: StatusReply, *, width: int, plain: bool) -> RenderableType:
     for column in columns:
         table.add_column(column.title, no_wrap=True, justify=column.justify)
     for row in rows:
-        cut = Text(printable(row[flexible].plain, max_chars=max(_MIN_REFUSAL_CHARS, room)))
-        table.add_row(*row[:flexible], cut, *row[flexible + 1 :])
+        table.add_row(*row)
     return table
 
 
@@ -335,14 +354,15 @@ _COLUMNS: Final = (
     _Column("version", _version_cell, "right"),
     _Column("roll/s", _text(lambda n: format_rate(n.rollouts_per_s)), "right"),
     _Column("accept", _text(lambda n: format_count(n.num_accepted)), "right"),
-    _Column("train", _text(lambda n: format_count(n.num_trained)), "right"),
+    _Column("train", _text(lambda n: format_count(n.num_trained)), "right", from_width=66),
     _Column("refuse", _refused_cell, "right"),
     _Column(
         "last refusal",
         _text(lambda n: printable(n.last_refusal, max_chars=120) or MISSING),
         is_flexible=True,
+        from_width=80,
     ),
-    _Column("B", _text(lambda n: format_seconds(n.broadcast_s)), "right"),
+    _Column("B", _text(lambda n: format_seconds(n.broadcast_s)), "right", from_width=74),
     _Column(
         "$/h", _text(lambda n: _optional(n.usd_per_hour, ".2f")), "right", from_width=WIDE_COLUMNS
     ),

@@ -9,9 +9,10 @@ on. Both come out in one form. Nothing is set up on import:
 import logging
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -60,19 +61,27 @@ class Terminal(Protocol):
 
 
 def configure_logging(
-    *, verbose: bool = False, as_json: bool = False, stream: Terminal | None = None
+    *,
+    verbose: bool = False,
+    as_json: bool = False,
+    stream: Terminal | None = None,
+    details: Collection[str] = (),
 ) -> None:
     """Set up logging for this process; a second call replaces the first.
 
     Args:
         verbose: show debug messages, and tracebacks that libraries log.
         as_json: one JSON object per line instead of text.
+        details: events that only ``verbose`` shows, unless they are warnings; files of events have
+            them all.
         stream: where lines go; standard error if None, so that standard output stays for results.
     """
     stream = sys.stderr if stream is None else stream
     render = _render_json if as_json else TextRenderer(colours=stream.isatty())
     handler = _StreamHandler(stream)
     handler.setFormatter(_formatter(render, foreign_tracebacks=verbose))
+    if details and not verbose:
+        handler.addFilter(partial(_is_shown, frozenset(details)))
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _StreamHandler)]:
         root.removeHandler(old)
@@ -109,6 +118,12 @@ def events_to(path: Path) -> Iterator[None]:
             yield
         finally:
             root.removeHandler(handler)
+
+
+def _is_shown(details: frozenset[str], record: logging.LogRecord) -> bool:
+    """Whether a record is more than a detail."""
+    is_detail = isinstance(record.msg, dict) and record.msg.get("event") in details
+    return not is_detail or record.levelno >= logging.WARNING
 
 
 def _our_logger(*_args: object) -> logging.Logger:

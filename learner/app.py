@@ -13,6 +13,7 @@ If the trainer dies, all of it is closed and opened again from the last checkpoi
 """
 
 import random
+import shlex
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -283,6 +284,12 @@ async def _work(
         is_done = await learner.run(on_started=lambda: _tell_ticket(serving, network, identity))
         nursery.cancel_scope.cancel()
     if not is_done:
+        folder = shlex.quote(str(serving.run_dir.folder))
+        log.info(
+            "run.stopped",
+            step=learner.progress.step,
+            next=f"echo2-learner serve --resume --run-dir {folder} goes on from here",
+        )
         raise KeyboardInterrupt
 
 

@@ -239,6 +239,8 @@ class Learner:
                 self.progress.timeline.enter(Phase.EVALUATING, trio.current_time())
                 await self.evaluation.finish()
             await self._finish()
+        else:
+            self.progress.timeline.enter(Phase.STOPPED, trio.current_time())
         return is_done
 
     def _evaluation(self, held_out: HeldOut) -> LiveEvaluation:

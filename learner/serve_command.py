@@ -41,6 +41,10 @@ class ServeOptions:
     verbose: bool
 
 
+DETAILS: Final = frozenset({"lease.granted", "lease.ended", "rollouts.judged", "groups.dropped"})
+"""Events of every lease: a run has thousands."""
+
+
 def run_serve(options: ServeOptions, rim: Rim) -> None:
     """Do it; returns when the run is finished.
 
@@ -53,7 +57,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
     if options.dry_run:
         click.echo(config_file.resolved(config), nl=False)
         return
-    configure_logging(verbose=options.verbose, as_json=options.as_json)
+    configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
     folder = _folder(options, config).absolute()
     if options.resume:
         read_run_dir(folder)  # or else there is nothing to hold

@@ -186,7 +186,7 @@ class StatusReply(Message, frozen=True):
 
     run_id: RunName
     phase: str
-    """What the learner is doing: starting, waiting, training, publishing, finished, failed."""
+    """What the learner is doing: starting, waiting, training, publishing, checkpointing, evaluating, finished, stopped, failed."""
     at_unix_s: float
     uptime_s: float
     learner_step: Version

@@ -20,6 +20,7 @@ from echo2swarm.planning.assumptions import (
 )
 from echo2swarm.run_reader import read_run
 from echo2swarm.status_client import read_status
+from echo2swarm.status_health import ENDED_PHASES
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Quantity, StatusReply
 
@@ -117,11 +118,16 @@ def _rollouts(rollout: Quantity, base: RolloutTable) -> RolloutTable:
 
 
 def _offers(status: StatusReply) -> list[OfferTable]:
-    """Return the nodes that are there and whose speed is known, each an offer of its own."""
+    """Return the nodes whose speed is known, each an offer of its own.
+
+    While a run goes on, those that are there; after it, all of them: they have left with it.
+    """
+    is_over = status.phase in ENDED_PHASES
     return [
         _offer(node, speed)
         for node in status.nodes
-        if node.is_connected and (speed := node.speed_rollouts_per_s or 0.0) > _MIN_RATE
+        if (node.is_connected or is_over)
+        and (speed := node.speed_rollouts_per_s or 0.0) > _MIN_RATE
     ]
 
 

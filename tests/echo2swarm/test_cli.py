@@ -54,7 +54,7 @@ def test_a_learner_that_has_stopped_writing_is_not_well(tmp_path: Path) -> None:
     result = swarm("status", "--run", run_dir_with(STATUS, tmp_path))
 
     assert result.returncode == 1
-    assert " old\n" in result.stdout
+    assert " old: is the learner at work?" in result.stdout
 
 
 @pytest.mark.parametrize(("phase", "exit_status"), [("finished", 0), ("failed", 1)])

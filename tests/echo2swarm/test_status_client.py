@@ -11,7 +11,8 @@ from echo2swarm.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.memory import MemoryHub
 from echo2swarm.network.rpc import Answer, serve_calls
-from echo2swarm.status_client import StatusClient, is_healthy, read_status
+from echo2swarm.status_client import StatusClient, read_status
+from echo2swarm.status_health import is_healthy
 from protocols import status as status_protocol
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError
@@ -152,6 +153,7 @@ def test_a_damaged_status_names_its_file(tmp_path: Path) -> None:
         ("training", 60.0, False),
         ("finished", 1e6, True),
         ("failed", 0.0, False),
+        ("stopped", 0.0, False),
     ],
 )
 def test_a_run_is_well_while_it_goes_on_and_when_it_has_finished(

@@ -235,8 +235,54 @@ def test_staleness_beyond_what_fits_is_hinted_at() -> None:
 
 
 def test_an_old_answer_says_how_old_it_is() -> None:
-    assert "age        this is 30 s old" in shown(STATUS, width=80, plain=True, age_s=30)
+    assert "age        this is 10.0 s old" in shown(STATUS, width=80, plain=True, age_s=10)
     assert not [line for line in shown(STATUS, width=80, plain=True) if line.startswith("age")]
+
+
+@pytest.mark.parametrize(
+    ("phase", "age_s", "label", "start"),
+    [
+        (
+            "training",
+            30.0,
+            "age",
+            "this is 30 s old: is the learner at work? If not, ",
+        ),
+        ("stopped", 0.0, "next", "no learner is at work; echo2-learner serve --resume"),
+        ("failed", 600.0, "next", "no learner is at work; echo2-learner serve --resume"),
+    ],
+)
+def test_where_no_learner_is_at_work_it_says_how_to_go_on_and_nothing_of_what_is_to_come(
+    phase: str, age_s: float, label: str, start: str
+) -> None:
+    status = status_with(phase=phase, advice="add a node")
+    lines = shown(status, width=160, plain=True, age_s=age_s)
+
+    assert [line for line in lines if line.startswith(f"{label:<11}{start}")]
+    assert not [line for line in lines if line.startswith("advice")]
+    if phase != "training":
+        assert not [line for line in lines if "to go" in line]
+
+
+def test_a_finished_run_needs_nothing_however_old_its_status_is() -> None:
+    lines = shown(status_with(phase="finished"), width=80, plain=True, age_s=1e6)
+    assert not [line for line in lines if line.startswith(("age", "next"))]
+
+
+def test_shares_are_over_no_more_time_than_the_learner_has_run() -> None:
+    status = status_with(window_s=300.0, uptime_s=20.0)
+    assert "over 20 s" in fact(status, "learner")
+
+
+@pytest.mark.parametrize("width", [50, 60, 70, 80, 100, 119])
+def test_no_name_state_or_heading_is_cut_however_narrow_the_screen(width: int) -> None:
+    lines = shown(status_with(nodes=(node_with(name="a-long-name-14"),)), width=width, plain=True)
+    table = lines[-2:]
+
+    assert table[1].startswith("a-long-name-14 active")
+    assert table[0].split()[:3] == ["node", "state", "version"]
+    assert "…" not in table[0]
+    assert max(map(len, table)) <= width
 
 
 def test_time_to_go_follows_from_the_update_and_the_busy_share() -> None:

@@ -70,6 +70,22 @@ def test_debug_events_show_only_when_verbose(stream: io.StringIO) -> None:
     assert stream.getvalue().count("loud.one") == 1
 
 
+def test_details_show_only_when_verbose_or_a_warning_and_are_in_files_of_events(
+    stream: io.StringIO, tmp_path: Path
+) -> None:
+    configure_logging(stream=stream, details=["lease.ended"])
+    with events_to(tmp_path / "events.jsonl"):
+        log.info("lease.ended", n=1)
+        log.warning("lease.ended", n=2)
+        log.info("run.started", n=3)
+    configure_logging(stream=stream, details=["lease.ended"], verbose=True)
+    log.info("lease.ended", n=4)
+
+    shown = [line.rpartition("n=")[2] for line in stream.getvalue().splitlines()]
+    assert shown == ["2", "3", "4"]
+    assert [line["n"] for line in read_jsonl(tmp_path / "events.jsonl")] == [1, 2, 3]
+
+
 def test_libraries_are_heard_from_warning_on_and_without_tracebacks(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
     library = logging.getLogger("somelib.transport")

@@ -72,6 +72,12 @@ def test_nodes_that_are_there_are_offers_with_the_speed_that_they_work_at(
     assert only.upload_mbit == pytest.approx(24.0)
 
 
+def test_after_the_end_of_a_run_all_nodes_that_were_measured_are_offers(tmp_path: Path) -> None:
+    offers = from_run(run_dir(tmp_path / "run", phase="finished"), None).offer
+
+    assert [offer.name.split()[0] for offer in offers] == ["node-a", "away"]
+
+
 def test_prices_limits_and_further_offers_are_the_files(tmp_path: Path) -> None:
     more = OfferTable(name="cloud", rollouts_per_s=2.0, usd_per_hour=1.0, count=9)
     base = Assumptions(
