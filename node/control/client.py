@@ -1,5 +1,6 @@
 """The owner's end of a node's control socket."""
 
+import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,14 +21,20 @@ from node.control.messages import (
     Request,
 )
 from node.control.paths import address_of, socket_path
+from node.control.server import MAX_CLIENTS
 from protocols.codec import decode, encode
-from protocols.errors import RemoteProtocolError
+from protocols.errors import MalformedMessageError, RemoteProtocolError
 
 ANSWER_S: Final = 5.0
+_RETRY_S: Final = 0.1
 
 
 class NoNodeError(SwarmError):
-    """No node runs in that state directory."""
+    """No node runs in that state directory, or none that we may ask."""
+
+
+class SilentNodeError(SwarmError):
+    """A node runs there, and does not answer."""
 
 
 class OtherVersionError(SwarmError):
@@ -46,21 +53,24 @@ class ControlClient:
 
         Raises:
             NoNodeError: it ended meanwhile.
-            SwarmError: it refused, and the message says why; or it does not answer.
+            SilentNodeError: it does not answer.
+            SwarmError: it refused, and the message says why.
         """
         try:
             with trio.fail_after(ANSWER_S):
                 await write_frame(self._stream, encode(request, max_bytes=MAX_REQUEST_BYTES))
                 data = await read_frame(self._stream, max_bytes=MAX_REPLY_BYTES)
         except trio.TooSlowError:
-            raise SwarmError(
-                f"the node in {self._state_dir} does not answer within {ANSWER_S:g} s; "
-                "its log may say why"
-            ) from None
-        except trio.BrokenResourceError:
+            later = "" if isinstance(request, GetStatus) else "; it may still do it, once it can"
+            raise SilentNodeError(f"{_silent(self._state_dir)}{later}") from None
+        except (trio.BrokenResourceError, MalformedMessageError):
             data = None
         if data is None:
-            raise NoNodeError(f"the node in {self._state_dir} has ended")
+            await _connect_again(self._state_dir)
+            raise SilentNodeError(
+                f"the node in {self._state_dir} closed the connection: at most {MAX_CLIENTS} "
+                "commands at once; try again"
+            )
         try:
             reply: Reply = decode(data, Reply, max_bytes=MAX_REPLY_BYTES)
         except RemoteProtocolError as exc:
@@ -90,12 +100,16 @@ async def open_control(state_dir: Path) -> AsyncIterator[ControlClient]:
 
     Raises:
         NoNodeError: none runs there; a socket that one left behind when it was killed is none.
+        SilentNodeError: one runs there, and takes no more connections.
     """
     path = socket_path(state_dir)
     connection = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with trio.fail_after(ANSWER_S), address_of(path) as address:
-            await connection.connect(address)
+            await _connect(connection, address)
+    except trio.TooSlowError:
+        connection.close()
+        raise SilentNodeError(_silent(state_dir)) from None
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         connection.close()
         raise NoNodeError(f"no node runs in {state_dir}") from None
@@ -107,3 +121,42 @@ async def open_control(state_dir: Path) -> AsyncIterator[ControlClient]:
         raise
     async with trio.SocketStream(connection) as stream:
         yield ControlClient(stream, state_dir)
+
+
+async def _connect(connection: trio.socket.SocketType, address: str) -> None:
+    """Connect, however many wait before us.
+
+    A node that is held up accepts nobody, and its queue fills. The system then says "try again"
+    for local sockets, which trio takes for "in progress", and so for a success.
+    """
+    while True:
+        await connection.connect(address)
+        try:
+            connection.getpeername()
+        except OSError as exc:
+            if exc.errno != errno.ENOTCONN:
+                raise
+            await trio.sleep(_RETRY_S)
+        else:
+            return
+
+
+async def _connect_again(state_dir: Path) -> None:
+    """Return if a node still runs in ``state_dir``.
+
+    Raises:
+        NoNodeError: it has ended.
+        SilentNodeError: it takes no more connections.
+    """
+    try:
+        async with open_control(state_dir):
+            pass
+    except NoNodeError:
+        raise NoNodeError(f"the node in {state_dir} has ended") from None
+
+
+def _silent(state_dir: Path) -> str:
+    return (
+        f"the node in {state_dir} does not answer within {ANSWER_S:g} s; its log may say why, and "
+        "it may be stopped (Ctrl-Z) or the machine overloaded"
+    )

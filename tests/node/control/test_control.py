@@ -15,8 +15,9 @@ import trio
 from rich.console import Console
 
 from echo2swarm.errors import StoreError, SwarmError, UsageError
+from node.control import client as client_module
 from node.control import commands
-from node.control.client import NoNodeError, OtherVersionError, open_control
+from node.control.client import NoNodeError, OtherVersionError, SilentNodeError, open_control
 from node.control.commands import Found, look
 from node.control.messages import (
     MAX_REQUEST_BYTES,
@@ -223,7 +224,7 @@ async def test_clients_that_say_nothing_keep_nobody_out_for_ever(tmp_path: Path)
     async with serving(tmp_path):
         silent = [await trio.open_unix_socket(socket_path(tmp_path)) for _ in range(MAX_CLIENTS)]
         await trio.sleep(0.05)
-        with pytest.raises(NoNodeError):
+        with pytest.raises(SilentNodeError, match="at most 8 commands at once"):
             async with open_control(tmp_path) as client:
                 await client.status()
         await silent[0].aclose()
@@ -232,6 +233,75 @@ async def test_clients_that_say_nothing_keep_nobody_out_for_ever(tmp_path: Path)
             await client.status()
         for stream in silent:
             await stream.aclose()
+
+
+async def test_a_node_that_accepts_nobody_is_not_taken_for_one_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.3)
+    registry, state_dir = tmp_path / "nodes", tmp_path / "one"
+    make_private_folder(state_dir)
+    with registered(registry, state_dir), socket.socket(socket.AF_UNIX) as held_up:
+        held_up.bind(str(socket_path(state_dir)))
+        held_up.listen(0)
+        with socket.socket(socket.AF_UNIX) as first, trio.fail_after(20):
+            first.connect(str(socket_path(state_dir)))
+
+            with pytest.raises(SilentNodeError, match="does not answer"):
+                async with open_control(state_dir):
+                    pass
+            found = await look(None, registry, tmp_path / "default")
+
+            assert list(found.silent) == [state_dir]
+            assert registered_in(registry) == [state_dir]
+
+
+async def test_a_command_waits_for_its_turn_while_the_node_is_held_up(tmp_path: Path) -> None:
+    make_private_folder(tmp_path)
+    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(20):
+        held_up.bind(str(socket_path(tmp_path)))
+        held_up.listen(0)
+        with socket.socket(socket.AF_UNIX) as first:
+            first.connect(str(socket_path(tmp_path)))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_accept_later, held_up)
+                async with open_control(tmp_path):
+                    pass
+
+
+async def _accept_later(held_up: socket.socket) -> None:
+    await trio.sleep(0.3)
+    held_up.accept()[0].close()
+
+
+async def test_an_order_that_was_not_answered_may_still_be_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
+    make_private_folder(tmp_path)
+    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(20):
+        held_up.bind(str(socket_path(tmp_path)))
+        held_up.listen(2)
+        async with open_control(tmp_path) as client:
+            with pytest.raises(SilentNodeError, match="it may still do it"):
+                await client.ask(Drain())
+        async with open_control(tmp_path) as client:
+            with pytest.raises(SilentNodeError) as caught:
+                await client.status()
+    assert "may still" not in str(caught.value)
+
+
+async def test_a_node_that_ends_before_it_answers_has_ended(tmp_path: Path) -> None:
+    make_private_folder(tmp_path)
+    with socket.socket(socket.AF_UNIX) as dying, trio.fail_after(20):
+        dying.bind(str(socket_path(tmp_path)))
+        dying.listen(2)
+        async with open_control(tmp_path) as client:
+            with dying.accept()[0] as half:
+                half.sendall(b"\0\0")
+            dying.close()
+            with pytest.raises(NoNodeError, match="has ended"):
+                await client.status()
 
 
 async def test_all_nodes_of_the_machine_are_found_and_dead_ones_forgotten(tmp_path: Path) -> None:
