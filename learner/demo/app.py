@@ -144,7 +144,7 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
     )
     steps = LineFollower(swarm.run_dir / "metrics.jsonl")
     told_ended: set[int] = set()
-    last_news_s = trio.current_time()
+    last_news_s = told_s = trio.current_time()
     while True:
         is_over = not swarm.learner.is_running
         status = swarm.status()
@@ -154,8 +154,11 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
             if step is not None:
                 lines.append(narrator.step(step))
                 last_news_s = trio.current_time()
+        if not lines and status is not None:
+            lines = narrator.silence(status, silent_s=trio.current_time() - told_s)
         for line in lines:
             teller.tell(line)
+            told_s = trio.current_time()
         if is_over:
             break
         for process in swarm.nodes:

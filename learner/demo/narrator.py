@@ -10,10 +10,12 @@ from typing import Final
 from rich.text import Text
 
 from echo2swarm.humane import bar, format_bytes, format_seconds, printable
+from echo2swarm.rates import Phase
 from echo2swarm.run_record import StepRecord
 from protocols.activation import NodeState
 from protocols.status import NodeStatus, StatusReply
 
+SILENCE_S: Final = 10.0
 _BAR_WIDTH: Final = 20
 _STATE_WORDS: Final = {
     NodeState.JOINING: "joins",
@@ -94,6 +96,17 @@ class Narrator:
             (_staleness(step), "dim"),
             (self._time_to_go(), "dim"),
         )
+
+    def silence(self, status: StatusReply, *, silent_s: float) -> list[Text]:
+        """Tell what is waited for, where nothing has been told for so long."""
+        if silent_s < SILENCE_S or status.learner_step >= self._num_steps:
+            return []
+        num_wanted = status.rollouts_per_step
+        num_here = min(status.num_buffered, num_wanted)
+        what = f"step {status.learner_step + 1:>3}: {printable(status.phase, max_chars=20)}"
+        if status.phase == Phase.WAITING:
+            what += f", {num_here} of {num_wanted} rollouts are here"
+        return [Text(what, style="dim")]
 
     def _node(self, before: NodeStatus | None, node: NodeStatus) -> Iterable[Text]:
         name = printable(node.name, max_chars=16)

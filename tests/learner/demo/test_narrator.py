@@ -1,9 +1,11 @@
 from typing import Any
 
+import pytest
 from rich.text import Text
 
+from echo2swarm.rates import Phase
 from echo2swarm.run_record import StepRecord
-from learner.demo.narrator import Narrator
+from learner.demo.narrator import SILENCE_S, Narrator
 from protocols.activation import NodeState
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, ReasonCount, StatusReply
@@ -108,6 +110,27 @@ def test_a_version_is_told_when_the_last_node_has_it_with_who_sent_it() -> None:
 
 def test_no_version_is_told_of_nobody() -> None:
     assert narrator().version(with_nodes()) == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "num_buffered", "told"),
+    [
+        (Phase.WAITING, 48, "step  13: waiting, 48 of 128 rollouts are here"),
+        (Phase.WAITING, 500, "step  13: waiting, 128 of 128 rollouts are here"),
+        (Phase.TRAINING, 48, "step  13: training"),
+    ],
+)
+def test_after_some_silence_it_tells_what_is_waited_for(
+    phase: Phase, num_buffered: int, told: str
+) -> None:
+    status = status_with(phase=phase, num_buffered=num_buffered)
+
+    assert plain(narrator().silence(status, silent_s=SILENCE_S)) == [told]
+    assert narrator().silence(status, silent_s=SILENCE_S - 1) == []
+
+
+def test_when_all_steps_are_done_nothing_is_waited_for() -> None:
+    assert narrator().silence(status_with(learner_step=32), silent_s=100) == []
 
 
 def test_a_step_is_one_line_with_the_staleness_of_its_batch() -> None:
