@@ -185,6 +185,8 @@ class Learner:
         """End after the update that is being made, with a checkpoint."""
         log.info("run.stopping", why="interrupted", next="a checkpoint is saved")
         self._loop.stop()
+        if self.evaluation is not None:
+            self.evaluation.stop()
 
     async def run(self, *, on_started: Callable[[], None]) -> bool:
         """Run; returns whether all steps are done (or else it was stopped).

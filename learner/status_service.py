@@ -100,6 +100,8 @@ class StatusService:
             refusals.update(node.refusals)
             leases = self._dispatcher.leases.of_peer(node.peer)
             in_flight = sum(len(lease.unsettled) for lease in leases)
+            if self._evaluation is not None:
+                in_flight += self._evaluation.num_in_hand(node.peer)
             lines.append(
                 self._nodes.status(
                     node,

@@ -114,6 +114,7 @@ class LiveEvaluation:
         """The nodes that can keep a version."""
         self._is_last = False
         """Whether training is over."""
+        self._is_stopped = False
         self._lonely_since_s = inf
 
     # Looking.
@@ -148,6 +149,10 @@ class LiveEvaluation:
     def has_work(self, peer: PeerId) -> bool:
         """Whether a node has a lease of an evaluation in hand."""
         return self.running is not None and self.running.leases.num_of_peer(peer) > 0
+
+    def num_in_hand(self, peer: PeerId) -> int:
+        """Return how many samples a node has in hand."""
+        return 0 if self.running is None else self.running.leases.num_unsettled_of(peer)
 
     # Nodes.
 
@@ -265,12 +270,17 @@ class LiveEvaluation:
             with trio.move_on_after(_NAP_S):
                 await ring.wait()
 
+    def stop(self) -> None:
+        """Let :meth:`finish` return at once: a resumed learner goes on with the evaluation."""
+        self._is_stopped = True
+        self._bell.ring()
+
     async def finish(self) -> None:
         """Evaluate the last version, now that training is over; returns when that is done."""
         self._is_last = True
         self._bell.ring()
         deadline_s = trio.current_time() + self._table.timeout_s
-        while self._now is not None or self._is_due():
+        while not self._is_stopped and (self._now is not None or self._is_due()):
             ring = self._bell.next_ring
             if self._now is not None:
                 deadline_s = trio.current_time() + self._table.timeout_s
@@ -304,6 +314,7 @@ class LiveEvaluation:
         self._now = now = _Now(round=found, started_s=trio.current_time())
         before, self._evaluated = self._evaluated, version
         self._lonely_since_s = inf
+        self._able &= {node.peer for node in self._nodes.present}
         try:
             await self._ledger.evaluations.started(
                 version,

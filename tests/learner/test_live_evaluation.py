@@ -261,6 +261,38 @@ async def test_a_swarm_of_older_nodes_is_not_kept_waiting_at_the_end(
     assert world.results == [True]
 
 
+async def test_the_last_evaluation_can_be_interrupted_and_is_gone_on_with_later(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    table = settings(num_steps=2, every=100, prompts=10, lease_timeout_s=1000.0)
+    async with open_world(tmp_path, table) as world:
+        node = world.start_node(1)
+        await until(lambda: 2 in evaluations(tmp_path))
+        node.generate_s = 500.0
+        await trio.sleep(10)
+        world.learner.stop()
+        await finish(world, within_s=30)
+    assert world.results == [True]
+    assert evaluations(tmp_path) == {0: "complete", 2: None}
+
+    async with open_world(tmp_path, table, resume=True) as world:
+        world.start_node(1, session_id="session-2")
+        await finish(world)
+
+    assert evaluations(tmp_path) == {0: "complete", 2: "complete"}
+
+
+async def test_the_status_counts_what_a_node_has_of_an_evaluation_in_hand(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, settings(num_steps=50, every=100)) as world:
+        node = world.start_node(1, generate_s=20.0)
+        await until(lambda: eval_leases(node))
+        (line,) = world.learner.status.status().nodes
+
+    assert line.num_in_flight == eval_leases(node)[0].num_completions
+
+
 async def test_what_another_version_sampled_is_refused_and_asked_of_others(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
