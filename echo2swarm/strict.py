@@ -18,6 +18,8 @@ _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _GOT: Final = re.compile(r", got `[^`]*`$")
 _MAX_VALUE_CHARS: Final = 80
+MAX_NUMBER: Final = 2**53 - 1
+"""JSON holds all integers up to it exactly; 64 bits, with room for sums and hours in seconds."""
 
 
 def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = "") -> S:
@@ -37,7 +39,7 @@ def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: 
         struct = msgspec.convert(dict(table), kind)
     except msgspec.ValidationError as exc:
         raise ConfigError(_explain(str(exc), table, kind, where)) from None
-    _refuse_infinite(table, where)
+    _refuse_unstorable(table, where)
     return struct
 
 
@@ -85,16 +87,23 @@ def _refuse_unknown(
             _refuse_unknown(value, inner, join(where, name))
 
 
-def _refuse_infinite(value: object, where: str) -> None:
-    """TOML has nan and inf; no setting of ours does."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where}: expected a finite number, got {value}")
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            _refuse_infinite(inner, join(where, name))
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            _refuse_infinite(inner, where)
+def _refuse_unstorable(value: object, where: str) -> None:
+    """Refuse what TOML has, and files, databases, messages and the system's calls have not."""
+    match value:
+        case float() if not math.isfinite(value):
+            raise ConfigError(f"{where}: expected a finite number, got {value}")
+        case int() | float() if abs(value) > MAX_NUMBER:
+            raise ConfigError(f"{where}: expected a number up to {MAX_NUMBER}, got {value}")
+        case str() if "\0" in value:
+            raise ConfigError(f"{where}: expected a text without NUL, got {value!r}")
+        case Mapping():
+            for name, inner in value.items():
+                _refuse_unstorable(inner, join(where, name))
+        case list() | tuple():
+            for inner in value:
+                _refuse_unstorable(inner, where)
+        case _:
+            pass
 
 
 def _explain(message: str, table: Mapping[str, Any], kind: type[msgspec.Struct], where: str) -> str:

@@ -129,8 +129,9 @@ def explain(facts: Facts, refused_since: Counter[str]) -> str:
             )
         case Phase.STARTING:
             return (
-                "the learner is starting: loading the model, or making the updates since the "
-                "last checkpoint again"
+                "the learner is starting: loading the model, making the updates since the last "
+                "checkpoint again, or waiting for room for the first version: see whether the "
+                "disk is full"
             )
         case _:
             return _explain_waiting(facts, refused_since)

@@ -6,6 +6,8 @@ from typing import Final
 
 import click
 
+from echo2swarm.cli_types import FiniteRange
+
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 state_dir_option = click.option(
@@ -42,7 +44,7 @@ class Duration(click.ParamType[float]):
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(min=0.2, max=3600),
+    type=FiniteRange(min=0.2, max=3600),
     default=1.0,
     show_default=True,
     help="Seconds between two looks, with --watch.",

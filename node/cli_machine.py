@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from echo2swarm.cli_types import FiniteRange
 from node.cli_control import state_dir_option
 
 
@@ -24,7 +25,7 @@ from node.cli_control import state_dir_option
     metavar="NAME=VALUE",
     help="Set an option of the engine, as for join.",
 )
-@click.option("--disk-gb", type=click.FloatRange(min=0.001), help="The quota, as for join.")
+@click.option("--disk-gb", type=FiniteRange(min=0.001, max=1e6), help="The quota, as for join.")
 @click.option("--quick", is_flag=True, help="Only what takes no time: no engine, no link.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def doctor(

@@ -9,7 +9,12 @@ _REMEDIES: Final = (
         "probably too little memory: a smaller --max-batch, another --device, fewer other programs",
     ),
     (
-        r"opens no stream for /echo2/|not a valid \w+: Object contains unknown field",
+        r"opens no stream for /echo2/",
+        "the learner is starting, or starting its trainer again, or runs another version of "
+        "echo2swarm: wait some minutes, then install the same here",
+    ),
+    (
+        r"not a valid \w+: Object contains unknown field",
         "the learner seems to run another version of echo2swarm: install the same here",
     ),
     (r"driver.*(insufficient|too old)|CUDA driver", "update the GPU's driver, or use --device cpu"),

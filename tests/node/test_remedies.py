@@ -11,6 +11,7 @@ from node.remedies import remedy_for
         ("engine transformers was killed by SIGKILL; its log: x", "--max-batch"),
         ("engine: OutOfMemoryError: CUDA out of memory. Tried to allocate", "--max-batch"),
         ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "another version"),
+        ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "is starting"),
         ("not a valid HeartbeatReply: Object contains unknown field `x`", "another version"),
         ("The NVIDIA driver on your system is too old", "driver"),
         ("cannot write a chunk: No space left on device", "--state-dir"),
