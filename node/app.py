@@ -59,6 +59,8 @@ log = structlog.get_logger()
 
 QUIET_S: Final = 2.0
 """The link is measured when nothing was transferred for this long."""
+LAST_WORD_S: Final = 1.0
+"""For the learner to hear that a node ends at once."""
 
 
 def join(config: NodeConfig) -> bool:
@@ -304,8 +306,7 @@ async def run_node(
             ):
                 nursery.start_soon(part.run)
             nursery.start_soon(_stop_when_told, stop, life)
-            await life.wait_left()
-            await membership.say_goodbye()
+            await _until_left(life, membership)
             nursery.cancel_scope.cancel()
         log.info(
             "node.left",
@@ -316,6 +317,20 @@ async def run_node(
             received=format_bytes(traffic.received_bytes),
         )
     return life.is_run_finished
+
+
+async def _until_left(life: Life, membership: Membership) -> None:
+    """Return when this node has left, and the learner knows it or does not answer."""
+    try:
+        await life.wait_left()
+        await membership.say_goodbye()
+    except trio.Cancelled:
+        # The engine is given up, or we were interrupted twice: nobody need wait for our silence.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORD_S):
+            life.happened(StopRequested())
+            life.happened(Drained())
+            await membership.say_goodbye()
+        raise
 
 
 async def _stop_when_told(stop: trio.Event, life: Life) -> None:

@@ -123,6 +123,22 @@ def judge_disk(free_bytes: int, *, needed_bytes: int | None, quota_bytes: int | 
     return _passed("disk", f"{have}; {need}")
 
 
+def judge_device(device: str, drivers: Sequence[str]) -> Finding:
+    """Judge whether the device that was asked for can be there at all.
+
+    Args:
+        device: as given: "cuda:1", say.
+        drivers: signs of a GPU driver that were found on this machine.
+    """
+    if device.startswith("cuda") and not drivers:
+        return _failed(
+            "device",
+            f"{device} was asked for, but this machine has no GPU driver",
+            "leave --device out to use the CPU, or install the driver",
+        )
+    return _passed("device", f"{device}{' by ' if drivers else ''}{', '.join(drivers)}")
+
+
 def judge_gpu(
     name: str | None, *, driver: str, total_bytes: int, free_bytes: int, model_bytes: int | None
 ) -> Finding:

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion
 from node.doctor.findings import (
     Finding,
     Package,
+    judge_device,
     judge_disk,
     judge_gpu,
     judge_packages,
@@ -26,6 +27,9 @@ from node.owner.nvml import open_monitor
 
 _EXTRA_OF: Final = {"transformers": "transformers"}
 """vLLM may be in an environment of its own, and says itself what it lacks."""
+
+_GPU_DRIVERS: Final = ("dev/nvidiactl", "dev/nvhost-gpu", "dev/dxg", "dev/kfd")
+"""NVIDIA's, on a Jetson, under Windows, and AMD's."""
 
 
 def examine_software(engine_kind: str) -> Finding:
@@ -83,10 +87,16 @@ def examine_gpu(reading: GpuReading | None, why: str, *, model_bytes: int | None
     )
 
 
+def gpu_drivers(root: Path = Path("/")) -> list[str]:
+    """Return the files by which GPU drivers show themselves on this machine."""
+    return [f"/{name}" for name in _GPU_DRIVERS if (root / name).exists()]
+
+
 def quick_findings(question: Question) -> list[Finding]:
     """Return what can be told at once, without the network; what fails would certainly fail."""
     return [
         examine_software(question.engine_kind),
+        judge_device(getattr(question.options, "device", "auto"), gpu_drivers()),
         examine_state_dir(question.state_dir),
         judge_disk(free_disk_bytes(question.state_dir), needed_bytes=None, quota_bytes=None),
     ]

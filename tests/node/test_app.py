@@ -29,6 +29,7 @@ from node.config import NodeConfig
 from node.control.client import open_control
 from node.control.messages import Drain, Pause, Phase, Resume
 from node.control.paths import socket_path
+from node.engine.base import EngineBrokenError
 from node.engine.options import SleepOptions
 from node.engine.process import engine_spec
 from node.owner.settings import OwnerSettings
@@ -138,6 +139,28 @@ async def test_a_node_joins_syncs_works_and_leaves_when_the_run_is_over(tmp_path
     told = [link for beat in learner.beats for link in beat.links if link.peer_id == LEARNER]
     assert max(link.bytes_received for link in told) > 1000
     assert learner.beats[-1].receiving_s > 0
+
+
+async def test_a_node_whose_engine_is_given_up_says_why_and_takes_its_leave(tmp_path: Path) -> None:
+    hub = MemoryHub(0)
+    config = config_of(tmp_path)
+    (engine,) = config.engines
+    broken = replace(engine, module="tests.node.engine.broken_worker")
+
+    async with open_origin(hub, tmp_path / "origin") as origin:
+        await origin.publish(0)
+        with trio.fail_after(50):
+            async with hub.network(NODE_KEY) as network:
+                with pytest.raises(BaseExceptionGroup) as caught:
+                    await run_node(
+                        replace(config, engines=(broken,)),
+                        Identity.of(NODE_KEY),
+                        network,
+                        stop=trio.Event(),
+                    )
+
+    assert caught.group_contains(EngineBrokenError, match="no such device; choose another")
+    assert origin.learner.states[-1] is NodeState.LEFT
 
 
 async def test_a_node_whose_engine_is_killed_stays_and_works_on(tmp_path: Path) -> None:

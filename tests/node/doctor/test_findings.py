@@ -12,6 +12,7 @@ from node.doctor.findings import (
     Prospect,
     Verdict,
     judge_clock,
+    judge_device,
     judge_disk,
     judge_engine,
     judge_gpu,
@@ -25,7 +26,7 @@ from node.doctor.findings import (
     worst_of,
 )
 from node.doctor.forecast import late_versions, prospect_of
-from node.doctor.machine import _package, examine_software, examine_state_dir
+from node.doctor.machine import _package, examine_software, examine_state_dir, gpu_drivers
 from protocols.manifest import FileRef, PayloadRef
 from protocols.status import Outlook, Reachability, StatusReply
 from tests.echo2swarm.weights.test_names import MANIFEST
@@ -52,6 +53,11 @@ PROSPECT = Prospect(
         (judge_disk(9 * GB, needed_bytes=10 * GB, quota_bytes=None), "fail", "10.0 GB", "1.07 GB"),
         (judge_disk(99 * GB, needed_bytes=10 * GB, quota_bytes=8 * GB), "fail", "8.00", "10"),
         (judge_disk(99 * GB, needed_bytes=10 * GB, quota_bytes=10 * GB), "pass", "10.0 GB", ""),
+        (judge_device("cuda:0", []), "fail", "no GPU driver", "leave --device out"),
+        (judge_device("cuda", []), "fail", "cuda was asked for", "--device"),
+        (judge_device("cuda:7", ["/dev/nvidiactl"]), "pass", "/dev/nvidiactl", ""),
+        (judge_device("auto", []), "pass", "auto", ""),
+        (judge_device("cpu", []), "pass", "cpu", ""),
         (judge_state_dir("x can't be written"), "fail", "x can't", "--state-dir"),
         (judge_clock(0.3, uncertainty_s=0.1), "pass", "", ""),
         (judge_clock(3600.0, uncertainty_s=0.1), "warn", "60 min ahead of", "set-ntp"),
@@ -203,3 +209,10 @@ def test_the_forecast_follows_link_and_engine() -> None:
         )
         is None
     )
+
+
+def test_a_gpu_driver_is_known_by_its_device_file(tmp_path: Path) -> None:
+    assert gpu_drivers(tmp_path) == []
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidiactl").touch()
+    assert gpu_drivers(tmp_path) == ["/dev/nvidiactl"]
