@@ -63,6 +63,7 @@ class Terminal(Protocol):
 def configure_logging(
     *,
     verbose: bool = False,
+    quiet: bool = False,
     as_json: bool = False,
     stream: Terminal | None = None,
     details: Collection[str] = (),
@@ -71,6 +72,7 @@ def configure_logging(
 
     Args:
         verbose: show debug messages, and tracebacks that libraries log.
+        quiet: show warnings and errors only.
         as_json: one JSON object per line instead of text.
         details: events that only ``verbose`` shows, unless they are warnings; files of events have
             them all.
@@ -100,7 +102,7 @@ def configure_logging(
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
-            logging.DEBUG if verbose else logging.INFO
+            logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO
         ),
         logger_factory=_our_logger,
         cache_logger_on_first_use=False,  # so that a second call reaches loggers already made

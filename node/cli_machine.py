@@ -46,7 +46,8 @@ def doctor(
     from node.doctor.command import examine  # noqa: PLC0415
     from node.settings import make_question  # noqa: PLC0415
 
-    configure_logging()
+    # What it finds is its answer.
+    configure_logging(quiet=True)
     question = make_question(
         ticket,
         state_dir=state_dir,

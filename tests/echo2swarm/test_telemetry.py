@@ -70,6 +70,15 @@ def test_debug_events_show_only_when_verbose(stream: io.StringIO) -> None:
     assert stream.getvalue().count("loud.one") == 1
 
 
+def test_who_answers_in_another_way_can_keep_to_warnings(stream: io.StringIO) -> None:
+    configure_logging(stream=stream, quiet=True)
+    log.info("engine.ready")
+    log.warning("learner.silent")
+
+    assert "engine.ready" not in stream.getvalue()
+    assert "learner.silent" in stream.getvalue()
+
+
 def test_details_show_only_when_verbose_or_a_warning_and_are_in_files_of_events(
     stream: io.StringIO, tmp_path: Path
 ) -> None:
