@@ -212,15 +212,13 @@ class Activator:
         if told == self._last_told:
             return
         self._last_told = told
-        needed = selection.needed_rollouts_per_s
         log.info(
             "selection.made",
             num_nodes=selection.num_nodes,
             usd_per_hour=round(selection.usd_per_hour, 4),
             supplied_rollouts_per_s=round(selection.supplied_rollouts_per_s, 3),
-            needed_rollouts_per_s=needed if needed is None else round(needed, 3),
+            **_need(selection),
             broadcast_s=round(selection.broadcast_s, 3),
-            is_enough=selection.is_feasible,
             method=selection.method,
         )
 
@@ -242,6 +240,16 @@ class Activator:
     def forget(self, peer: PeerId) -> None:
         """Forget a node for good."""
         self._said_at_s.pop(peer, None)
+
+
+def _need(selection: Selection) -> dict[str, object]:
+    """Return what is known of how much is needed, and whether it is supplied."""
+    needed = selection.needed_rollouts_per_s
+    if needed is None:
+        return {"needed_rollouts_per_s": "not measured yet"}
+    if needed == inf:
+        return {"needed_rollouts_per_s": "no supply is enough: rollouts or weights take too long"}
+    return {"needed_rollouts_per_s": round(needed, 3), "is_enough": selection.is_feasible}
 
 
 def _is_alike(one: str, other: str) -> bool:
