@@ -11,13 +11,15 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from echo2swarm.disk import sync_folder, write_atomically
+from learner.held_folder import hold_files, remove_abandoned
 from protocols.ids import RunId
 
 POSITION: Final = "position.json"
@@ -135,6 +137,23 @@ class CheckpointStore:
         for old in self.all()[:-keep]:
             if not keep_every_steps or old.step % keep_every_steps:
                 self._discard(old.folder)
+        remove_abandoned(self.folder)
+
+    @contextmanager
+    def hold(self, checkpoint: Checkpoint, *, elsewhere: Path) -> Iterator[Checkpoint]:
+        """Yield a checkpoint in a folder of its own, where it stays though the run deletes it.
+
+        Args:
+            checkpoint: of this store.
+            elsewhere: an existing folder to use if that of the checkpoints can't be written.
+
+        Raises:
+            FileNotFoundError: the run has deleted it already.
+            OSError: neither folder can be written.
+        """
+        parents = (self.folder, elsewhere)
+        with hold_files(checkpoint.folder, checkpoint.position.files, parents) as folder:
+            yield replace(checkpoint, folder=folder)
 
     def set_aside(self, checkpoint: Checkpoint) -> Path:
         """Rename a checkpoint that a resume had to pass over, so that it counts no more."""
@@ -148,6 +167,7 @@ class CheckpointStore:
         if self.folder.is_dir():
             for folder in self.folder.glob(f"*{_PARTIAL}"):
                 _remove(folder)
+            remove_abandoned(self.folder)
 
     def _folder(self, step: int) -> Path:
         return self.folder / f"{_STEP_PREFIX}{step:08d}"

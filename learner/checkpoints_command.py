@@ -1,5 +1,6 @@
 """What ``echo2-learner checkpoints`` and ``echo2-learner fork`` say."""
 
+import shlex
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,13 +41,16 @@ def survey(run_dir: RunDir) -> list[Listed]:
                 )
             )
         else:
+            fault = fault_of(item)
+            if fault is not None and not item.folder.exists():
+                continue  # its run has deleted it meanwhile
             found.append(
                 Listed(
                     folder=str(item.folder),
                     step=item.step,
                     saved_unix_s=item.position.saved_unix_s,
                     size_bytes=item.size_bytes,
-                    fault=fault_of(item),
+                    fault=fault,
                 )
             )
     return found
@@ -85,7 +89,7 @@ def tell_fork(forked: Forked, *, as_json: bool) -> None:
     optimizer = "a fresh optimizer" if origin.has_fresh_optimizer else "its optimizer"
     click.echo(
         f"{forked.run_dir.run_id} begins with step {origin.step} of {origin.run_id}, with "
-        f"{optimizer}; next: echo2-learner serve --resume --run-dir {folder}"
+        f"{optimizer}; next: echo2-learner serve --resume --run-dir {shlex.quote(str(folder))}"
     )
 
 

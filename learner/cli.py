@@ -4,6 +4,7 @@ Nothing heavy is imported before ``--help`` has answered, and no model library e
 live in child processes.
 """
 
+import shlex
 from pathlib import Path
 
 import click
@@ -97,7 +98,7 @@ def init(path: Path) -> None:
     from learner.config.file import write_commented  # noqa: PLC0415
 
     write_commented(path)
-    click.echo(f"wrote {path}; next: echo2-learner serve {path}", err=True)
+    click.echo(f"wrote {path}; next: echo2-learner serve {shlex.quote(str(path))}", err=True)
 
 
 @learner.command()
@@ -121,14 +122,21 @@ def ticket(run_dir: Path) -> None:
     help="Type of the weights.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was written as JSON.")
-def export(*, path: Path, out: Path, step: int | None, dtype: str, as_json: bool) -> None:
+@click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
+def export(
+    rim: Rim, *, path: Path, out: Path, step: int | None, dtype: str, as_json: bool, verbose: bool
+) -> None:
     """Write a run's weights to the new folder OUT, in Hugging Face format.
 
     The folder is loaded again and compared with the checkpoint before it gets its name.
     """
     from learner.export.command import ExportOptions, run_export  # noqa: PLC0415
 
-    run_export(ExportOptions(path=path, out=out, step=step, dtype=dtype, as_json=as_json))
+    rim.verbose = verbose
+    run_export(
+        ExportOptions(path=path, out=out, step=step, dtype=dtype, as_json=as_json, verbose=verbose)
+    )
 
 
 @learner.command("eval")
@@ -150,7 +158,10 @@ def export(*, path: Path, out: Path, step: int | None, dtype: str, as_json: bool
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads.  [default: half]")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.pass_obj
 def evaluate(
+    rim: Rim,
     *,
     models: tuple[str, ...],
     run_dir: Path | None,
@@ -163,6 +174,7 @@ def evaluate(
     device: str,
     threads: int,
     as_json: bool,
+    verbose: bool,
 ) -> None:
     """Evaluate models on prompts that the run does not train on.
 
@@ -171,6 +183,7 @@ def evaluate(
     """
     from learner.evaluation.command import EvalOptions, run_eval  # noqa: PLC0415
 
+    rim.verbose = verbose
     run_eval(
         EvalOptions(
             models=models,
@@ -184,6 +197,7 @@ def evaluate(
             device=device,
             threads=threads,
             as_json=as_json,
+            verbose=verbose,
         )
     )
 

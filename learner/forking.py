@@ -129,6 +129,10 @@ def _copy(checkpoint: Checkpoint, run_dir: RunDir) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(checkpoint.folder / name, path)
+        except FileNotFoundError:
+            raise StoreError(
+                f"{checkpoint.folder}: the run has deleted it meanwhile; fork again"
+            ) from None
         except OSError:
             shutil.copyfile(checkpoint.folder / name, path)
             with path.open("rb") as file:

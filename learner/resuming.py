@@ -5,6 +5,7 @@ is none, the run is not resumed: a start from the beginning would make other ver
 numbers that nodes know already.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | Non
     except NoWayBackError as exc:
         raise NoWayBackError(
             f"{exc}. Restore one from a backup; or begin a new run with what there is: "
-            f"echo2-learner fork {run_dir.folder} --run-dir NEW"
+            f"echo2-learner fork {shlex.quote(str(run_dir.folder))} --run-dir NEW"
         ) from None
     for passed in choice.passed_over:
         aside = await trio.to_thread.run_sync(run_dir.checkpoints.set_aside, passed.checkpoint)

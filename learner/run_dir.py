@@ -20,6 +20,7 @@ lock                held by the learner at work
 import fcntl
 import os
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -124,6 +125,7 @@ def open_run_dir(folder: Path, *, name: str, resume: bool) -> RunDir:
     """
     if not resume:
         return make_run_dir(folder, name=name)
+    check_is_there(folder)
     run_dir = read_run_dir(folder)
     if not run_dir.ledger.is_file():
         if run_dir.newest_checkpoint() is None:
@@ -132,7 +134,8 @@ def open_run_dir(folder: Path, *, name: str, resume: bool) -> RunDir:
             )
         raise StoreError(
             f"{run_dir.ledger} is missing, and without it nobody knows what the run has done; "
-            f"restore it, or begin a new run: echo2-learner fork {folder} --run-dir NEW"
+            "restore it, or begin a new run: "
+            f"echo2-learner fork {shlex.quote(str(folder))} --run-dir NEW"
         )
     _make_folders(run_dir)
     return run_dir
@@ -168,7 +171,8 @@ def read_run_dir(folder: Path) -> RunDir:
     try:
         run = msgspec.json.decode(run_file.read_bytes(), type=RunFile)
     except FileNotFoundError:
-        raise no_run_in(folder) from None
+        what = "not a run directory" if folder.exists() else "no such run directory"
+        raise UsageError(f"{folder}: {what}") from None
     except msgspec.MsgspecError as exc:
         raise StoreError(f"{run_file} is damaged: {exc}") from exc
     return RunDir(folder, RunId(run.run_id), forked_from=run.forked_from)
@@ -217,9 +221,14 @@ def _make_folders(run_dir: RunDir) -> None:
     run_dir.checkpoints.folder.mkdir(exist_ok=True)
 
 
-def no_run_in(folder: Path) -> UsageError:
-    """Return the error that says that ``folder`` holds nothing to resume."""
-    return UsageError(f"{folder}: there is no run to resume; leave out --resume to begin one")
+def check_is_there(folder: Path) -> None:
+    """Do nothing if there is a run to resume in ``folder``.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not (folder / RunDir.RUN).exists():
+        raise UsageError(f"{folder}: there is no run to resume; leave out --resume to begin one")
 
 
 def is_free(folder: Path) -> bool:

@@ -17,7 +17,7 @@ from learner.app import Serving, serve
 from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
-from learner.run_dir import RunDir, hold, no_run_in, open_run_dir, read_run_dir
+from learner.run_dir import RunDir, check_is_there, hold, open_run_dir
 
 _OPTION_OF: Final = {"run.name": "--name", "swarm.listen": "--listen"}
 """Keys that have an option of their own."""
@@ -60,7 +60,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
     configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
     folder = _folder(options, config).absolute()
     if options.resume:
-        read_run_dir(folder)  # or else there is nothing to hold
+        check_is_there(folder)  # or else there is nothing to hold
     with hold(folder):
         run_dir = open_run_dir(folder, name=config.run.name, resume=options.resume)
         rim.crash_folder = run_dir.logs
@@ -92,7 +92,8 @@ def load_config(options: ServeOptions) -> LearnerConfig:
         folder = _folder(options, None)
         path = folder / RunDir.CONFIG
         if not path.exists():
-            raise no_run_in(folder)
+            check_is_there(folder)
+            raise UsageError(f"{path} is missing; restore it, or give a CONFIG.toml")
     try:
         return config_file.load(path, overrides)
     except ConfigError as exc:

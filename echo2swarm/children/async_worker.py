@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import socket
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -26,7 +25,7 @@ from echo2swarm.children.wire import (
     Kind,
     Progress,
 )
-from echo2swarm.children.worker import OnProgress, end_orphan
+from echo2swarm.children.worker import OnProgress, end_orphan, write_traceback
 from protocols.framing import FrameDecoder, frame
 
 R = TypeVar("R")
@@ -106,8 +105,7 @@ class _Server:
         try:
             result = await self._handle(self._decoder.decode(call.body), on_progress)
         except Exception as exc:
-            with suppress(OSError):  # the log may lie on the full disk that this is about
-                traceback.print_exc()
+            write_traceback(exc)
             failure = Failure(type(exc).__name__, str(exc)[:4000])
             self._send(call.call_id, Kind.ERROR, failure)
         else:

@@ -23,6 +23,7 @@ import trio
 from echo2swarm.children.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
+    TRACEBACKS_VARIABLE,
     Answer,
     Call,
     Cancel,
@@ -233,6 +234,7 @@ async def open_child(
     env: Mapping[str, str] | None = None,
     log_path: Path | None = None,
     python: str = sys.executable,
+    shows_tracebacks: bool = False,
 ) -> AsyncIterator[Child]:
     """Run ``python -m module`` as a child for the length of the context.
 
@@ -243,7 +245,14 @@ async def open_child(
         env: added to, and overriding, this process's environment.
         log_path: where its output is appended; else it goes to our standard error.
         python: the interpreter; that of another environment has to have this package, too.
+        shows_tracebacks: of errors that are to be expected, too, and of which the caller tells;
+            in a log they always are.
     """
+    variables = {
+        **os.environ,
+        **(env or {}),
+        TRACEBACKS_VARIABLE: "1" if log_path or shows_tracebacks else "",
+    }
     ours, theirs = socket.socketpair()
     try:
         # Popen here, not in a thread: it takes milliseconds, and the child must not be
@@ -254,7 +263,7 @@ async def open_child(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(env or {}), SOCKET_FD_VARIABLE: str(theirs.fileno())},
+                env={**variables, SOCKET_FD_VARIABLE: str(theirs.fileno())},
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )

@@ -21,6 +21,7 @@ import msgspec
 from echo2swarm.children.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
+    TRACEBACKS_VARIABLE,
     Answer,
     Call,
     Cancel,
@@ -29,6 +30,7 @@ from echo2swarm.children.wire import (
     Kind,
     Progress,
 )
+from echo2swarm.errors import SwarmError
 from protocols.framing import FrameDecoder, frame
 
 R = TypeVar("R")
@@ -138,8 +140,7 @@ def _answer(outbox: "_Outbox", call_id: int, work: Callable[[], msgspec.Struct |
     except CallCancelledError:
         return
     except Exception as exc:
-        with suppress(OSError):  # the log may lie on the full disk that this is about
-            traceback.print_exc()
+        write_traceback(exc)
         outbox.send(call_id, Kind.ERROR, Failure(type(exc).__name__, str(exc)[:4000]))
         return
     if isinstance(result, Later):
@@ -147,6 +148,14 @@ def _answer(outbox: "_Outbox", call_id: int, work: Callable[[], msgspec.Struct |
         threading.Thread(target=_answer, args=arguments, daemon=True).start()
     else:
         outbox.send(call_id, Kind.RESULT, result)
+
+
+def write_traceback(exc: Exception) -> None:
+    """Write what failed to our output, unless the parent tells all that a user needs to know."""
+    if isinstance(exc, SwarmError) and not os.environ.get(TRACEBACKS_VARIABLE):
+        return
+    with suppress(OSError):  # the log may lie on the full disk that this is about
+        traceback.print_exception(exc)
 
 
 def _read(

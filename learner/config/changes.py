@@ -5,6 +5,7 @@ sampled and grouped: what the ledger holds would not fit any more); those that d
 update does, and may change only where no recorded update has to be made again; and the rest.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -97,7 +98,7 @@ def check_resumable(found: tuple[Change, ...], *, num_updates_to_replay: int, fo
         raise ConfigError(
             f"{other[0].key}: a run that is resumed keeps its model, task, seed and sampling, but "
             f"this would change {_listed(other)}; leave that as it was, or begin a new run from "
-            f"a checkpoint: echo2-learner fork {folder} --run-dir NEW --set ..."
+            f"a checkpoint: echo2-learner fork {shlex.quote(folder)} --run-dir NEW --set ..."
         )
     if num_updates_to_replay and (
         updates := [change for change in found if change.weight is Weight.UPDATES]

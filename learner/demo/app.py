@@ -9,6 +9,7 @@
        +- mishap           with --kill-one-node: kill -9 a node, and start it again
 """
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import Final
@@ -97,7 +98,9 @@ async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) ->
     for name in names:
         await _start_node(swarm, name, ticket, settings)
     teller.tell(f"started {', '.join(names)}; to look at the run from another terminal:")
-    teller.tell(Text(f"  swarm status --watch --run '{swarm.run_dir}'", style="bold"))
+    teller.tell(
+        Text(f"  swarm status --watch --run {shlex.quote(str(swarm.run_dir))}", style="bold")
+    )
     if settings.kill_one_node:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_mishap, swarm, names[-1], ticket, settings, teller)

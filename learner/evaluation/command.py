@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,15 @@ from learner.evaluation.progress import ProgressLine
 from learner.evaluation.questions import draw_held_out, num_excluded
 from learner.evaluation.report import as_json, as_table
 from learner.export.command import export
-from learner.export.source import BASE, Run, Trained, find_checkpoint, is_model_folder, read_run
+from learner.export.source import (
+    BASE,
+    Run,
+    Trained,
+    find_checkpoint,
+    hold_checkpoint,
+    is_model_folder,
+    read_run,
+)
 from learner.model_folder import prepare_model
 from learner.run_dir import RunDir
 from learner.scoring.client import ProcessScorer, open_scorer
@@ -41,6 +50,7 @@ class EvalOptions:
     device: str
     threads: int
     as_json: bool
+    verbose: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,12 @@ def run_eval(options: EvalOptions) -> None:
     """
     configure_logging(verbose=False, as_json=False)
     run = _run(options)
-    models = [_model(name, run, step=options.step) for name in options.models]
-    labels = [model.label for model in models]
-    if len(set(labels)) < len(labels):
-        raise UsageError(f"the same model is named twice: {', '.join(labels)}")
-    results = trio.run(partial(_evaluate_all, options, run, models))
+    with ExitStack() as stack:
+        models = [_model(name, run, stack, step=options.step) for name in options.models]
+        labels = [model.label for model in models]
+        if len(set(labels)) < len(labels):
+            raise UsageError(f"the same model is named twice: {', '.join(labels)}")
+        results = trio.run(partial(_evaluate_all, options, run, models))
     if options.as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_json(run, results)), indent=2))
     else:
@@ -84,14 +95,18 @@ def _run(options: EvalOptions) -> Run:
     raise UsageError("which run's task is to be done? Name a run or a checkpoint, or give --run")
 
 
-def _model(name: str, run: Run, *, step: int | None) -> _Model:
+def _model(name: str, run: Run, stack: ExitStack, *, step: int | None) -> _Model:
     if name == BASE:
         return _Model(f"base ({Path(run.config.model.path).name})", None, None)
     path = Path(name)
     if is_model_folder(path):
         return _Model(path.name, None, path.absolute())
     is_run = (path / RunDir.RUN).is_file()
-    trained = find_checkpoint(path, step=step if is_run else None)
+    # Until all are evaluated, which takes long.
+    holding = hold_checkpoint(
+        path, step=step if is_run else None, elsewhere=Path(tempfile.gettempdir())
+    )
+    trained = stack.enter_context(holding)
     return _Model(trained.label, trained, None)
 
 
@@ -124,7 +139,10 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
             ) as engine:
                 for number, model in enumerate(models):
                     progress.say(f"evaluating {model.label}")
-                    folder = await _folder(model, base, config, Path(scratch) / f"model-{number}")
+                    scratch_model = Path(scratch) / f"model-{number}"
+                    folder = await _folder(
+                        model, base, config, scratch_model, shows_tracebacks=options.verbose
+                    )
                     policy = Policy(model.label, folder, folder)
                     results.append(
                         await evaluate(
@@ -154,11 +172,19 @@ def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) ->
     )
 
 
-async def _folder(model: _Model, base: Path, config: LearnerConfig, scratch: Path) -> Path:
+async def _folder(
+    model: _Model, base: Path, config: LearnerConfig, scratch: Path, *, shows_tracebacks: bool
+) -> Path:
     """Return a folder to load the model from."""
     if model.trained is None:
         return model.folder or base
     # In the type in which nodes have it.
     dtype = config.trainer.publish_dtype
-    await export(model.trained, scratch, dtype=dtype, on_progress=lambda _: None)
+    await export(
+        model.trained,
+        scratch,
+        dtype=dtype,
+        on_progress=lambda _: None,
+        shows_tracebacks=shows_tracebacks,
+    )
     return scratch

@@ -1,6 +1,7 @@
 """The card of an exported model: what it is, and where it comes from."""
 
 import json
+from pathlib import Path
 
 from learner.export.source import Trained
 
@@ -16,10 +17,11 @@ def model_card(trained: Trained, *, dtype: str, version: str, unix_day: str) -> 
     """
     run, step = trained.run, trained.checkpoint.step
     config, run_dir = run.config, run.run_dir
+    base = _public_name(config.model.path)
     rows = {
         "run": run_dir.run_id,
         "step": f"{step} of {config.run.num_steps}",
-        "model trained": config.model.path,
+        "model trained": base,
         "task": config.task.get("kind", "?"),
         "SHA-256 of the run's config.toml": run.config_sha256,
         "data type": dtype,
@@ -32,7 +34,7 @@ def model_card(trained: Trained, *, dtype: str, version: str, unix_day: str) -> 
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
-base_model: {json.dumps(config.model.path)}
+base_model: {json.dumps(base)}
 tags: [reinforcement-learning, echo2swarm]
 ---
 
@@ -44,6 +46,12 @@ Post-trained by reinforcement learning, with rollouts made by a swarm of nodes.
 |---|---|
 {table}
 """
+
+
+def _public_name(model_path: str) -> str:
+    """Return a hub id, or the name of a folder: where that is concerns nobody, and helps nobody."""
+    path = Path(model_path)
+    return path.name if path.is_absolute() else model_path
 
 
 def _cell(text: str) -> str:

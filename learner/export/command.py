@@ -20,7 +20,7 @@ from echo2swarm.humane import format_bytes
 from echo2swarm.telemetry import configure_logging
 from learner.export.card import model_card
 from learner.export.messages import Export, Exported
-from learner.export.source import Trained, find_checkpoint
+from learner.export.source import Trained, hold_checkpoint
 from learner.model_folder import prepare_model
 
 _MODULE: Final = "learner.training.export_worker"
@@ -36,6 +36,7 @@ class ExportOptions:
     step: int | None
     dtype: str
     as_json: bool
+    verbose: bool
 
 
 def run_export(options: ExportOptions) -> None:
@@ -49,12 +50,19 @@ def run_export(options: ExportOptions) -> None:
     out = options.out.absolute()
     if os.path.lexists(out):
         raise UsageError(f"{out} exists already; an export never overwrites, choose another folder")
-    trained = find_checkpoint(options.path, step=options.step)
     say = partial(click.echo, err=True)
-    say(f"exporting {trained.label} to {out}")
-    exported = trio.run(
-        partial(export, trained, out, dtype=options.dtype, on_progress=lambda p: say(p.what))
-    )
+    with hold_checkpoint(options.path, step=options.step, elsewhere=out.parent) as trained:
+        say(f"exporting {trained.label} to {out}")
+        exported = trio.run(
+            partial(
+                export,
+                trained,
+                out,
+                dtype=options.dtype,
+                on_progress=lambda p: say(p.what),
+                shows_tracebacks=options.verbose,
+            )
+        )
     if options.as_json:
         click.echo(msgspec.json.encode(_record(trained, out, options.dtype, exported)))
     else:
@@ -66,7 +74,12 @@ def run_export(options: ExportOptions) -> None:
 
 
 async def export(
-    trained: Trained, out: Path, *, dtype: str, on_progress: Callable[[Progress], None]
+    trained: Trained,
+    out: Path,
+    *,
+    dtype: str,
+    on_progress: Callable[[Progress], None],
+    shows_tracebacks: bool = False,
 ) -> Exported:
     """Write the weights of a checkpoint as the model folder ``out``.
 
@@ -88,7 +101,7 @@ async def export(
         dtype=dtype,
         card=card,
     )
-    async with open_child(_MODULE, name=_NAME) as child:
+    async with open_child(_MODULE, name=_NAME, shows_tracebacks=shows_tracebacks) as child:
         try:
             return await child.call(call, Exported, on_progress=on_progress)
         except ChildError as exc:

@@ -1,7 +1,9 @@
 """Which model a path on the command line means: of a run, of a checkpoint, or a plain folder."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +15,8 @@ from learner.run_dir import RunDir, read_run_dir
 
 BASE: Final = "base"
 _MODEL_CONFIG: Final = "config.json"
+_MAX_ATTEMPTS: Final = 3
+"""To hold the newest checkpoint of a run that deletes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,7 @@ def read_run(folder: Path) -> Run:
 
 
 def find_checkpoint(path: Path, *, step: int | None) -> Trained:
-    """Return the checkpoint that ``path`` names: its folder, or its run's.
+    """Return the checkpoint that ``path`` names: its folder, or its run's; not looked into yet.
 
     Args:
         path: a run directory, of which the newest is taken, or a checkpoint's folder.
@@ -78,6 +82,8 @@ def find_checkpoint(path: Path, *, step: int | None) -> Trained:
     elif (path / RunDir.RUN).is_file():
         run = read_run(path)
         checkpoints = run.run_dir.checkpoints.all()
+    elif not path.exists():
+        raise UsageError(f"{path}: no such folder")
     else:
         raise UsageError(f"{path}: neither a run directory nor a checkpoint of one")
     if not checkpoints:
@@ -86,11 +92,59 @@ def find_checkpoint(path: Path, *, step: int | None) -> Trained:
     if not wanted:
         steps = ", ".join(str(c.step) for c in checkpoints)
         raise UsageError(f"{path}: no checkpoint of step {step}; there are: {steps}")
-    checkpoint = wanted[-1]
-    fault = fault_of(checkpoint)
-    if fault is not None:
-        raise StoreError(f"{checkpoint.folder} is damaged: {fault}; take another --step")
-    return Trained(run=run, checkpoint=checkpoint)
+    return Trained(run=run, checkpoint=wanted[-1])
+
+
+@contextmanager
+def hold_checkpoint(path: Path, *, step: int | None, elsewhere: Path) -> Iterator[Trained]:
+    """Find a checkpoint, see that it is whole, and keep it though its run goes on and deletes it.
+
+    Args:
+        path: see :func:`find_checkpoint`.
+        step: see there.
+        elsewhere: where to keep it if the run directory can't be written; need not exist.
+
+    Raises:
+        UsageError: there is none.
+        StoreError: it is damaged, was deleted meanwhile, or can't be kept.
+    """
+    with ExitStack() as stack:
+        trained = _hold(path, step, elsewhere, stack)
+        fault = fault_of(trained.checkpoint)
+        if fault is not None:
+            raise _damaged(path, trained.checkpoint.step, fault)
+        yield trained
+
+
+def _hold(path: Path, step: int | None, elsewhere: Path, stack: ExitStack) -> Trained:
+    attempts_left = _MAX_ATTEMPTS
+    while True:
+        attempts_left -= 1
+        trained = find_checkpoint(path, step=step)
+        checkpoint, store = trained.checkpoint, trained.run.run_dir.checkpoints
+        holding = store.hold(checkpoint, elsewhere=_existing(elsewhere.absolute()))
+        try:
+            return replace(trained, checkpoint=stack.enter_context(holding))
+        except FileNotFoundError as exc:
+            if checkpoint.folder.exists():
+                raise _damaged(path, checkpoint.step, fault_of(checkpoint) or str(exc)) from None
+            is_named = step is not None or path.absolute() == checkpoint.folder
+            if is_named or not attempts_left:
+                raise StoreError(
+                    f"{checkpoint.folder}: the run has deleted it meanwhile; take a newer one, or "
+                    "have the run keep more (checkpoint.keep)"
+                ) from None
+        except OSError as exc:
+            raise StoreError(f"can't keep {checkpoint.folder}: {exc.strerror or exc}") from exc
+
+
+def _damaged(path: Path, step: int, fault: str) -> StoreError:
+    return StoreError(f"{path}: the checkpoint of step {step} is damaged: {fault}; take another")
+
+
+def _existing(folder: Path) -> Path:
+    """Return the nearest folder above that exists."""
+    return next(parent for parent in (folder, *folder.parents) if parent.is_dir())
 
 
 def is_model_folder(path: Path) -> bool:

@@ -5,6 +5,7 @@ loads what it wrote, as a stranger would, to see that it is what the trainer sav
 """
 
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from learner.training.weights import model_tensors
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
 _NOT_COPIED: Final = frozenset({"config.json", "readme.md", ".sealed.json"})
 _PHASES: Final = 4
+_CARD: Final = "README.md"
 
 
 def export(call: Export, on_progress: OnProgress) -> Exported:
@@ -40,7 +42,8 @@ def export(call: Export, on_progress: OnProgress) -> Exported:
         with new_folder(folder) as partial:
             model.save_pretrained(partial, max_shard_size="4GB")
             _copy_assets(model_dir, partial)
-            (partial / "README.md").write_text(call.card)
+            (partial / _CARD).write_text(call.card)
+            _set_modes(partial)
             del model
             on_progress("loading what was written", 2, _PHASES)
             written = _load(partial, "auto")
@@ -78,6 +81,13 @@ def _copy_assets(model_dir: Path, folder: Path) -> None:
         is_weights = path.name.endswith(_WEIGHTS)
         if path.is_file() and not is_weights and path.name.lower() not in _NOT_COPIED:
             shutil.copyfile(path, folder / path.name)
+
+
+def _set_modes(folder: Path) -> None:
+    """Let others read what the umask lets them; some libraries write for the owner alone."""
+    mode = stat.S_IMODE((folder / _CARD).stat().st_mode)
+    for path in folder.iterdir():
+        path.chmod(mode)
 
 
 def _compare(model: PreTrainedModel, stored: Stored, dtype: torch.dtype) -> int:

@@ -144,6 +144,49 @@ def test_a_folder_that_somebody_else_deletes_meanwhile_is_no_error(
     assert steps(theirs) == [20]
 
 
+def test_a_held_checkpoint_stays_whole_though_the_run_deletes_it(tmp_path: Path) -> None:
+    run, other = store_in(tmp_path), store_in(tmp_path)
+    old = save(run, 10)
+    save(run, 20)
+
+    with other.hold(old, elsewhere=tmp_path) as held:
+        run.prune(keep=1, keep_every_steps=0)
+        run.clean()
+
+        assert steps(run) == [20]
+        assert not old.folder.exists()
+        assert fault_of(held) is None
+        assert held.step == 10
+    assert [path.name for path in run.folder.iterdir()] == ["step-00000020"]
+
+
+def test_a_checkpoint_that_is_gone_can_not_be_held(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    old = save(store, 10)
+    save(store, 20)
+    store.prune(keep=1, keep_every_steps=0)
+
+    with pytest.raises(FileNotFoundError), store.hold(old, elsewhere=tmp_path):
+        pass
+
+    assert [path.name for path in store.folder.iterdir()] == ["step-00000020"]
+
+
+@pytest.mark.parametrize("when", ["prune", "clean"])
+def test_what_nobody_holds_any_more_is_removed(tmp_path: Path, when: str) -> None:
+    store = store_in(tmp_path)
+    save(store, 10)
+    left = store.folder / ".held-x"
+    left.mkdir()
+
+    if when == "prune":
+        store.prune(keep=1, keep_every_steps=0)
+    else:
+        store.clean()
+
+    assert not left.exists()
+
+
 @given(st.sets(st.integers(1, 100)), st.integers(1, 4), st.integers(0, 3))
 def test_updates_stay_repeatable_from_as_many_ways_back_as_are_kept(
     saved: set[int], keep: int, first_step: int

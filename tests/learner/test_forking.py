@@ -14,6 +14,7 @@ from echo2swarm.cli_errors import Rim
 from echo2swarm.disk import write_atomically
 from echo2swarm.errors import ConfigError, StoreError, UsageError
 from learner.checkpoint_store import fault_of
+from learner.checkpoints_command import survey
 from learner.cli import learner
 from learner.config import LearnerConfig
 from learner.config.file import load, resolved
@@ -153,3 +154,24 @@ def test_checkpoints_are_listed_with_what_is_wrong_with_them(
     listed = msgspec.json.decode(data)["checkpoints"]
     assert [item["step"] for item in listed] == [10, 20]
     assert [item["fault"] is None for item in listed] == [False, True]
+
+
+def test_a_fork_of_a_checkpoint_that_is_deleted_meanwhile_says_so(
+    source: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = source.checkpoints.all()[-1]
+    monkeypatch.setattr("learner.forking.pick", lambda *_: (newest, ()))
+    source.checkpoints._discard(newest.folder)
+
+    with pytest.raises(StoreError, match="the run has deleted it meanwhile"):
+        fork(options(source, tmp_path))
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_not_called_damaged(
+    source: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = source.checkpoints.survey()
+    monkeypatch.setattr(source.checkpoints, "survey", lambda: found)
+    source.checkpoints._discard(source.checkpoints.all()[0].folder)
+
+    assert [listed.step for listed in survey(source)] == [20]

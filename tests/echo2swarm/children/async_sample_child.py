@@ -10,6 +10,7 @@ from tests.echo2swarm.children.sample_child import (
     Add,
     Exit,
     Fail,
+    FailAsExpected,
     Sleep,
     SleepUntilCancelled,
     StartOther,
@@ -24,7 +25,8 @@ NUM_CANCELLED, NUM_SLEPT = -1, -2
 
 
 async def handle(
-    call: Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther, on_progress: OnProgress
+    call: Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther,
+    on_progress: OnProgress,
 ) -> msgspec.Struct:
     if isinstance(call, SleepUntilCancelled):
         on_progress("sleeping", 0, 1)
@@ -42,5 +44,5 @@ async def handle(
 
 
 if __name__ == "__main__":
-    calls = Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther
+    calls = Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther
     asyncio.run(serve(calls, handle, cancellable=(SleepUntilCancelled,)))  # type: ignore[arg-type]

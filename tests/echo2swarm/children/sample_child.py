@@ -6,6 +6,7 @@ import sys
 import time
 
 from echo2swarm.children.worker import Cancellations, OnProgress, serve
+from echo2swarm.errors import StoreError
 from protocols.codec import Message
 
 
@@ -15,6 +16,10 @@ class Add(Message, frozen=True, tag="add"):
 
 
 class Fail(Message, frozen=True, tag="fail"):
+    message: str
+
+
+class FailAsExpected(Message, frozen=True, tag="fail_as_expected"):
     message: str
 
 
@@ -42,7 +47,8 @@ CANCELLATIONS = Cancellations()
 
 
 def handle(
-    call: Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther, on_progress: OnProgress
+    call: Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther,
+    on_progress: OnProgress,
 ) -> Sum:
     match call:
         case SleepUntilCancelled():
@@ -55,6 +61,8 @@ def handle(
             return Sum(a + b)
         case Fail(message):
             raise ValueError(message)
+        case FailAsExpected(message):
+            raise StoreError(message)
         case Sleep(seconds):
             print("going to sleep", flush=True)
             time.sleep(seconds)
@@ -77,5 +85,5 @@ _others: list["subprocess.Popen[bytes]"] = []
 
 
 if __name__ == "__main__":
-    calls = Add | Fail | Sleep | SleepUntilCancelled | Exit | StartOther
+    calls = Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther
     serve(calls, handle, cancellations=CANCELLATIONS)  # type: ignore[arg-type]  # a union is no type[R]

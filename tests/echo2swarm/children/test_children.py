@@ -19,6 +19,7 @@ from tests.echo2swarm.children.sample_child import (
     Add,
     Exit,
     Fail,
+    FailAsExpected,
     Sleep,
     SleepUntilCancelled,
     StartOther,
@@ -59,6 +60,32 @@ async def test_a_failed_call_says_why_and_the_child_lives_on(module: str, tmp_pa
             await child.call(Fail("no such sum"), Sum, timeout_s=30)
 
         assert await child.call(Add(1, 1), Sum, timeout_s=30) == Sum(2)
+
+
+@pytest.mark.parametrize("shows_tracebacks", [False, True])
+async def test_an_error_to_be_expected_has_its_traceback_in_the_log_or_where_asked_for(
+    module: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], shows_tracebacks: bool
+) -> None:
+    log = tmp_path / "log"
+    for log_path in (log, None):
+        async with open_child(
+            module, name="adder", log_path=log_path, shows_tracebacks=shows_tracebacks
+        ) as child:
+            with pytest.raises(ChildError, match="adder: StoreError: no such sum"):
+                await child.call(FailAsExpected("no such sum"), Sum, timeout_s=30)
+
+    assert "Traceback" in log.read_text()
+    assert ("Traceback" in capfd.readouterr().err) is shows_tracebacks
+
+
+async def test_a_bug_has_its_traceback_everywhere(
+    module: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with open_child(module, name="adder") as child:
+        with pytest.raises(ChildError):
+            await child.call(Fail("no such sum"), Sum, timeout_s=30)
+
+    assert "Traceback" in capfd.readouterr().err
 
 
 async def test_a_failure_is_told_though_its_log_can_not_be_written(module: str) -> None:

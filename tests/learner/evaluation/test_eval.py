@@ -49,7 +49,9 @@ def test_what_can_not_be_evaluated_is_named(tmp_path: Path) -> None:
     for arguments, message in (
         (("base",), "which run's task"),
         ((TINY_MODEL_DIR,), "which run's task"),
-        ((tmp_path / "nowhere",), "neither a run directory nor a checkpoint"),
+        ((tmp_path / "nowhere",), "nowhere: no such folder"),
+        (("base", tmp_path / "nowhere"), "nowhere: no such folder"),
+        ((tmp_path,), "neither a run directory nor a checkpoint"),
     ):
         result = called(*arguments)
         assert isinstance(result.exception, UsageError)
