@@ -111,6 +111,15 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
             with one_error_at_a_time():
                 await _serve_once(serving, model_dir, identity, resume=resume, reached=reached)
         except TrainerLostError as exc:
+            if reached.is_stopping:
+                log.error(
+                    "trainer.lost",
+                    error=str(exc),
+                    step=reached.step,
+                    next="ending without a checkpoint, as it was to end; "
+                    "--resume makes the updates since the last one again",
+                )
+                raise KeyboardInterrupt from exc
             if not restarts.may_restart(reached.step):
                 raise
             resume, serving = True, replace(serving, changes=())
@@ -129,6 +138,8 @@ class _Reached:
     """How far the run has come."""
 
     step: int = 0
+    is_stopping: bool = False
+    """Whether it was told to end before its last step."""
 
 
 async def _serve_once(
@@ -254,6 +265,7 @@ async def _serve_once(
             await _work(serving, learner, announcer, network, identity)
         finally:
             reached.step = learner.progress.step
+            reached.is_stopping = learner.is_stopping
 
 
 async def _work(

@@ -181,6 +181,11 @@ class Learner:
             max_skipped=config.trainer.max_skipped_steps,
         )
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._loop.is_stopping
+
     def stop(self) -> None:
         """End after the update that is being made, with a checkpoint."""
         log.info("run.stopping", why="interrupted", next="a checkpoint is saved")

@@ -96,6 +96,11 @@ class TrainingLoop:
         self._stopping = False
         self._num_replaced = 0
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopping
+
     def stop(self) -> None:
         """End after the update that is being made, if any, with a checkpoint."""
         self._stopping = True

@@ -198,6 +198,28 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
     assert [event["step"] for event in lost] == sorted({event["step"] for event in lost})
 
 
+async def test_a_learner_that_was_told_to_stop_does_not_start_a_dead_trainer_again(
+    tmp_path: Path,
+) -> None:
+    config = tiny_config(num_steps=400, trainer=TrainerTable(kind="sleep", train_s=0.1))
+    async with open_swarm(tmp_path) as swarm:
+        await swarm.start_node("ada", await swarm.start_learner(config))
+        await swarm.wait_status(partial(has_passed, 1), timeout_s=JOIN_S, what="two updates")
+        trainer = next(pid for pid in swarm.pids() if "learner.training" in command_line(pid))
+        # Stopped meanwhile, so that it hears of both at once.
+        os.kill(swarm.learner.pid, signal.SIGSTOP)
+        os.kill(trainer, signal.SIGKILL)
+        os.kill(swarm.learner.pid, signal.SIGINT)
+        os.kill(swarm.learner.pid, signal.SIGCONT)
+        with trio.fail_after(60):
+            status = await swarm.learner.wait()
+        starts, lost = swarm.events("trainer.started"), swarm.events("trainer.lost")
+
+    assert status == 130
+    assert len(starts) == 1
+    assert "without a checkpoint" in lost[0]["next"]
+
+
 def has_passed(step: int, status: StatusReply) -> bool:
     return status.learner_step > step
 
