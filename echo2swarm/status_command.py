@@ -22,6 +22,7 @@ from echo2swarm.status_client import read_status
 from echo2swarm.status_health import ENDED_PHASES, is_healthy
 from echo2swarm.status_view import status_view
 from echo2swarm.telemetry import configure_logging
+from echo2swarm.ticket_text import typed_ticket
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.status import StatusReply
@@ -70,7 +71,7 @@ def read_ticket(text: str) -> Ticket:
     Raises:
         UsageError: it is no ticket, cut short, or expired.
     """
-    line = sys.stdin.readline() if text == "-" else text
+    line = typed_ticket(text, command="swarm status")
     try:
         return ticket_protocol.read(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:

@@ -104,10 +104,10 @@ def init(path: Path) -> None:
 @learner.command()
 @click.argument("run_dir", type=_FOLDER)
 def ticket(run_dir: Path) -> None:
-    """Print the ticket of the run in RUN_DIR."""
-    from learner.serve_command import read_ticket_file  # noqa: PLC0415
+    """Print the ticket of the run in RUN_DIR; warns if it has expired."""
+    from learner.ticket_command import show_ticket  # noqa: PLC0415
 
-    click.echo(read_ticket_file(run_dir))
+    show_ticket(run_dir)
 
 
 @learner.command()

@@ -123,19 +123,6 @@ def _changes(run_dir: RunDir, config: LearnerConfig) -> tuple[Change, ...]:
     return found
 
 
-def read_ticket_file(run_dir: Path) -> str:
-    """Return the ticket that a learner left in its run directory.
-
-    Raises:
-        UsageError: there is none.
-    """
-    path = run_dir / RunDir.TICKET
-    try:
-        return path.read_text().strip()
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; has a learner been started there?") from None
-
-
 def _folder(options: ServeOptions, config: LearnerConfig | None) -> Path:
     if options.run_dir is not None:
         return options.run_dir

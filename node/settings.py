@@ -3,7 +3,6 @@
 import os
 import re
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import platformdirs
 
 from echo2swarm.broadcast.upload import bytes_per_s_of
 from echo2swarm.errors import UsageError
+from echo2swarm.ticket_text import typed_ticket
 from node.config import NodeConfig
 from node.doctor.question import Question
 from node.engine.options import OPTIONS_OF, Options, parse_options
@@ -103,7 +103,10 @@ def read_ticket(text: str) -> Ticket:
     Raises:
         UsageError: it is no ticket, cut short, or expired.
     """
-    line = sys.stdin.readline() if text == "-" else text
+    return _read(typed_ticket(text, command="echo2-node doctor"))
+
+
+def _read(line: str) -> Ticket:
     try:
         return ticket_protocol.read(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:
@@ -118,7 +121,7 @@ def read_any_ticket(text: str) -> tuple[Ticket, bool]:
     Raises:
         UsageError: it is no ticket, or cut short.
     """
-    line = sys.stdin.readline() if text == "-" else text
+    line = typed_ticket(text, command="echo2-node join")
     try:
         return ticket_protocol.read(line, now_unix_s=time.time()), False
     except RemoteProtocolError as exc:
@@ -142,8 +145,8 @@ def ticket_line(text: str) -> str:
     Raises:
         UsageError: it is no ticket, cut short, or expired.
     """
-    line = (sys.stdin.readline() if text == "-" else text).strip()
-    read_ticket(line)
+    line = typed_ticket(text, command="echo2-node service install")
+    _read(line)
     return line
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from protocols.codec import Message, decode
 from protocols.envelope import Envelope, seal
-from protocols.errors import MalformedMessageError, RemoteProtocolError
+from protocols.errors import BadSignatureError, MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, RunId, peer_id_of
 from protocols.reasons import Reason
 
@@ -22,6 +22,7 @@ PREFIX: Final = "echo2-1:"
 MAX_BYTES: Final = 4096
 MAX_ADDRESSES: Final = 16
 SIGNING_CONTEXT: Final = b"echo2/ticket/1\0"
+_DAMAGED: Final = "the ticket is damaged; copy it again, whole"
 _LENGTH = struct.Struct("!H")
 
 Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -101,11 +102,16 @@ def read(line: str, *, now_unix_s: float) -> Ticket:
         raise MalformedMessageError(
             f"ticket has {len(sealed) - length} bytes too many; copy only its line"
         )
-    envelope = decode(sealed, Envelope, max_bytes=MAX_BYTES)
-    # The key is inside what it signs: this proves the ticket whole and unaltered,
-    # and that its maker holds the learner's key; whom to trust is for the reader to know.
-    claimed = decode(envelope.payload, Ticket, max_bytes=MAX_BYTES)
-    ticket = envelope.open(Ticket, claimed.learner_public_key, context=SIGNING_CONTEXT)
+    try:
+        envelope = decode(sealed, Envelope, max_bytes=MAX_BYTES)
+        # The key is inside what it signs: this proves the ticket whole and unaltered,
+        # and that its maker holds the learner's key; whom to trust is for the reader to know.
+        claimed = decode(envelope.payload, Ticket, max_bytes=MAX_BYTES)
+        ticket = envelope.open(Ticket, claimed.learner_public_key, context=SIGNING_CONTEXT)
+    except BadSignatureError:
+        raise BadSignatureError(f"{_DAMAGED}; its signature does not fit") from None
+    except MalformedMessageError as exc:
+        raise MalformedMessageError(_DAMAGED, reason=exc.reason) from exc
     if ticket.expires_unix_s <= now_unix_s:
         ago_h = (now_unix_s - ticket.expires_unix_s) / 3600
         raise RemoteProtocolError(

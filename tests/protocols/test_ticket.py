@@ -97,6 +97,15 @@ def test_a_signature_made_for_another_purpose_makes_no_ticket(context: bytes) ->
     assert caught.value.reason is Reason.BAD_SIGNATURE
 
 
+@pytest.mark.parametrize("where", range(2, 200, 3))
+def test_an_altered_ticket_is_told_to_be_damaged(where: int) -> None:
+    sealed = bytearray(base64.urlsafe_b64decode(LINE[len(ticket.PREFIX) :] + "==")[2:])
+    sealed[where] ^= 0x81
+
+    with pytest.raises(RemoteProtocolError, match="the ticket is damaged; copy it again, whole"):
+        ticket.read(line_around(bytes(sealed)), now_unix_s=BEFORE_EXPIRY_S)
+
+
 @given(st.data())
 def test_a_ticket_with_a_flipped_byte_is_never_accepted(data: st.DataObject) -> None:
     sealed = bytearray(base64.urlsafe_b64decode(LINE[len(ticket.PREFIX) :] + "==")[2:])

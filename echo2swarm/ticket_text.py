@@ -1,0 +1,52 @@
+"""A ticket as somebody types it: the line itself, or ``-`` and the line on standard input."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Final
+
+from echo2swarm.errors import UsageError
+from protocols.ticket import MAX_BYTES, PREFIX
+
+_STDIN: Final = "-"
+
+
+def typed_ticket(text: str, *, command: str) -> str:
+    """Return the line that was typed, which at least begins like a ticket.
+
+    Args:
+        text: the argument.
+        command: that it was typed after, for the message: a file is a common mistake.
+
+    Raises:
+        UsageError: it is none; the message says how to read one from a file.
+    """
+    line = text.strip()
+    if line == _STDIN:
+        try:
+            line = sys.stdin.readline(MAX_BYTES * 4).strip()
+        except UnicodeDecodeError:
+            raise UsageError("standard input is no text, and so no ticket") from None
+        if not line:
+            raise UsageError("standard input begins with an empty line, and not with a ticket")
+    from_file = f"{command} - < "
+    if not line:
+        raise UsageError(f"the ticket is empty; to read it from a file: {from_file}FILE")
+    if line.startswith(PREFIX):
+        return line
+    if text.strip() != _STDIN and _is_path(line):
+        raise UsageError(
+            f"{line} is a path, not a ticket; to read the ticket in it: "
+            f"{from_file}{shlex.quote(line)}"
+        )
+    raise UsageError(
+        f"a ticket starts with {PREFIX!r}; this one does not. To read it from a file: "
+        f"{from_file}FILE"
+    )
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return "/" in text or Path(text).exists()
+    except (OSError, ValueError):  # too long, or with characters that no path has
+        return False
