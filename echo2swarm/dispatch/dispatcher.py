@@ -247,13 +247,21 @@ class Dispatcher:
         return Accepted(status, self.settle(lease, key, now_s), dropped)
 
     def refuse(
-        self, lease: LeaseRecord, key: SampleKey, now_s: float
+        self, lease: LeaseRecord, key: SampleKey, now_s: float, *, is_unscorable: bool = False
     ) -> tuple[Dropped | None, LeaseEnded | None]:
         """Note that a result is no good: others are asked for the sample.
 
         Only for a sample that is open, or being judged for this very result.
+
+        Args:
+            lease: by which it came.
+            key: of which sample.
+            now_s: the time.
+            is_unscorable: whether the task's verifier failed on it.
         """
-        dropped = self._groups.refuse(key, lease_id=lease.lease_id, peer=lease.peer)
+        dropped = self._groups.refuse(
+            key, lease_id=lease.lease_id, peer=lease.peer, is_unscorable=is_unscorable
+        )
         return dropped, self.settle(lease, key, now_s)
 
     def settle(self, lease: LeaseRecord, key: SampleKey, now_s: float) -> LeaseEnded | None:

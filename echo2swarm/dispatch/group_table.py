@@ -22,6 +22,8 @@ from protocols.ids import GroupId, LeaseId, PeerId
 
 MAX_REMEMBERED: Final = 4096
 """Closed groups that are remembered, to judge late results by."""
+MAX_UNSCORABLE: Final = 3
+"""Results of one sample that the task's verifier fails on, after which its group is given up."""
 
 
 class SampleStatus(Enum):
@@ -251,13 +253,23 @@ class GroupTable:
         self._complete_if_whole(group)
         return SampleStatus.OPEN
 
-    def refuse(self, key: SampleKey, *, lease_id: LeaseId, peer: PeerId) -> Dropped | None:
-        """Note that a result of an open sample, or the one being judged, is no good."""
+    def refuse(
+        self, key: SampleKey, *, lease_id: LeaseId, peer: PeerId, is_unscorable: bool = False
+    ) -> Dropped | None:
+        """Note that a result of an open sample, or the one being judged, is no good.
+
+        If the task's verifier fails on it again and again, it fails on the prompt: its group is
+        dropped, or prompts like it would in time take all the room there is.
+        """
         group = self._open.get(key[0])
         if group is None:
             return None
         group.avoid.add(peer)
-        self._change(group, group.slots[key[1]], judging=None)
+        slot = group.slots[key[1]]
+        self._change(group, slot, judging=None)
+        slot.num_unscorable += is_unscorable
+        if slot.num_unscorable >= MAX_UNSCORABLE:
+            return self.drop(group.group_id, DropReason.GAVE_UP)
         return self.release(key, lease_id=lease_id)
 
     def release(self, key: SampleKey, *, lease_id: LeaseId) -> Dropped | None:

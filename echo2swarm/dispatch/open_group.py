@@ -22,6 +22,8 @@ class Slot:
     num_leased: int = 0
     num_failed: int = 0
     """Leases of it that came to nothing."""
+    num_unscorable: int = 0
+    """Results of it that the task's verifier failed on."""
     holder: LeaseId | None = None
     backup: LeaseId | None = None
     """Who else is at work on it, because the holder is late."""

@@ -225,7 +225,8 @@ class RolloutService:
             elif case.key not in lease.samples:
                 continue
             elif case.is_reserved or dispatcher.status_of(case.key) is SampleStatus.OPEN:
-                drop, end = dispatcher.refuse(lease, case.key, now_s)
+                is_unscorable = case.refusal.reason is Reason.UNSCORABLE if case.refusal else False
+                drop, end = dispatcher.refuse(lease, case.key, now_s, is_unscorable=is_unscorable)
                 drops += [drop] if drop else []
             else:
                 end = dispatcher.settle(lease, case.key, now_s)

@@ -1,11 +1,12 @@
 """Leasing rules one by one, and the accounting of groups under anything that can happen."""
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import SampleStatus
+from echo2swarm.dispatch.group_table import MAX_UNSCORABLE, SampleStatus
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
 from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
@@ -217,6 +218,41 @@ def test_a_node_gets_back_what_it_failed_on_if_there_is_nothing_else_to_do() -> 
     dispatch.accept(record(dispatch, lease), good, accepted(), 1.0)
 
     assert wanted(granted(dispatch.grant(ask(ALICE), 1.0))) == [(0, 0)]
+
+
+@pytest.mark.parametrize("is_unscorable", [True, False])
+def test_a_group_is_given_up_sooner_if_it_is_the_verifier_that_fails(is_unscorable: bool) -> None:
+    dispatch = dispatcher(
+        rules(groups_per_step=1, max_staleness=0, max_attempts=MAX_UNSCORABLE + 1)
+    )
+    dropped: list[Dropped | None] = []
+    for _ in range(MAX_UNSCORABLE):
+        lease = granted(dispatch.grant(ask(), 0.0))
+        assert wanted(lease)[0] == (0, 0)
+        keys = [(GroupId(0), index) for index in range(2)]
+        for key in keys:
+            dispatch.begin_judging(record(dispatch, lease), key)
+        dropped += [
+            dispatch.refuse(record(dispatch, lease), key, 1.0, is_unscorable=is_unscorable)[0]
+            for key in keys
+        ]
+
+    given_up = Dropped(GroupId(0), DropReason.GAVE_UP)
+    assert [each for each in dropped if each] == ([given_up] if is_unscorable else [])
+    assert (GroupId(0) in dispatch.open_groups) is not is_unscorable
+    assert dispatch.leases.num_of_peer(ask().peer) == 0
+
+
+def test_a_verifier_that_fails_now_and_then_costs_no_group() -> None:
+    dispatch = dispatcher(rules(group_size=8, lease_prompts=1))
+    for index in range(8):
+        lease = granted(dispatch.grant(ask(), 0.0))
+        key = (GroupId(0), index)
+        dispatch.begin_judging(record(dispatch, lease), key)
+        assert dispatch.refuse(record(dispatch, lease), key, 1.0, is_unscorable=True)[0] is None
+        dispatch.end_lease(record(dispatch, lease), LeaseState.RETURNED, 1.0)
+
+    assert GroupId(0) in dispatch.open_groups
 
 
 def test_a_group_is_given_up_after_too_many_attempts_at_one_sample() -> None:
