@@ -17,6 +17,7 @@ from learner.app import Serving, serve
 from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
+from learner.config.places import check_places
 from learner.run_dir import RunDir, check_is_there, hold, open_run_dir
 
 _OPTION_OF: Final = {"run.name": "--name", "swarm.listen": "--listen"}
@@ -54,6 +55,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
         KeyboardInterrupt: it was interrupted.
     """
     config = load_config(options)
+    check_places(config)
     if options.dry_run:
         click.echo(config_file.resolved(config), nl=False)
         return

@@ -27,9 +27,14 @@ def resolve_model(path: str, say: Say) -> Path:
     if path == EMBEDDED:
         return check_model_folder(embedded_model_folder(say))
     folder = Path(path).expanduser()
-    if folder.exists() or not _HUB_ID.fullmatch(path):
+    if folder.exists() or not is_hub_id(path):
         return check_model_folder(folder.absolute())
     return check_model_folder(_from_hub(path, say))
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether ``path`` may be the id of a model on the hub."""
+    return _HUB_ID.fullmatch(path) is not None
 
 
 def _from_hub(hub_id: str, say: Say) -> Path:

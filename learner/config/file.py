@@ -8,7 +8,7 @@ environment's form of it is ``ECHO2_TABLE__KEY=value``. Whatever is wrong is one
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ import tomli_w
 from echo2swarm.errors import ConfigError
 from echo2swarm.strict import accepts, convert, table_type
 from learner.config.checks import check
-from learner.config.tables import LearnerConfig
+from learner.config.presets import PRESETS
+from learner.config.tables import LearnerConfig, TrainerTable
 from learner.config.text import write_commented
 from learner.tasks.registry import BUILT_IN, check_table, find_kind
 
@@ -72,8 +73,35 @@ def load(
 
 
 def resolved(config: LearnerConfig) -> str:
-    """Return a configuration as TOML with every key that has a value; :func:`load` reads it."""
-    return tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+    """Return a configuration as TOML with every key that has a value; :func:`load` reads it.
+
+    What other keys decide, where they are left out, stands there as comments.
+    """
+    text = tomli_w.dumps(_without_none(msgspec.to_builtins(config)))
+    for table, by, decided in (
+        ("trainer", f'objective = "{config.trainer.objective}"', _by_objective(config.trainer)),
+        ("eval", "[rollouts]", _by_rollouts(config)),
+    ):
+        if decided:
+            header = f"[{table}]\n"
+            comment = "".join(f"# {line}\n" for line in tomli_w.dumps(decided).splitlines())
+            # Of a value with a line break, tomli_w writes that escaped: this is the header.
+            start, found, end = f"\n{text}".partition(f"\n{header}")
+            text = f"{start}{found}# Left out, and decided by {by}:\n{comment}{end}"[1:]
+    return text
+
+
+def _by_objective(trainer: TrainerTable) -> dict[str, Any]:
+    decided = asdict(PRESETS[trainer.objective])
+    return {name: value for name, value in decided.items() if getattr(trainer, name) is None}
+
+
+def _by_rollouts(config: LearnerConfig) -> dict[str, Any]:
+    return {
+        name: getattr(config.rollouts, name)
+        for name in ("temperature", "max_new_tokens")
+        if getattr(config.eval, name) is None
+    }
 
 
 def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:

@@ -82,6 +82,7 @@ def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
         (("fork", "nowhere", "--run-dir", "new"), 2, "nowhere: no such run directory"),
         (("eval", "base", "nowhere"), 2, "nowhere: no such folder"),
         (("export", "nowhere", "out"), 2, "nowhere: no such folder"),
+        (("serve", "--dry-run", "--set", "model.path=nowhere"), 2, "model.path: model folder nowh"),
         (("ticket", "taken"), 2, "has a learner been started there"),
         (("serve", "--set", "model.path=nowhere", "--run-dir", "new"), 2, "nowhere"),
     ],

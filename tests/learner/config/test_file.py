@@ -291,3 +291,44 @@ def test_the_resolved_configuration_has_every_key_that_has_a_value() -> None:
     assert set(tables) == {field.name for field in msgspec.structs.fields(LearnerConfig)}
     assert set(tables["rollouts"]) == set(RolloutTable.__struct_fields__)
     assert "max_nodes" not in tables["selector"]
+
+
+def commented(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("#")]
+
+
+def test_what_other_keys_decide_is_in_the_resolved_configuration_as_comments() -> None:
+    text = resolved(read(None, "trainer.objective=dapo", "trainer.clip_low=0.1"))
+
+    of_trainer = text.partition("\n[trainer]\n")[2].partition("\n[")[0]
+    assert commented(of_trainer) == [
+        '# Left out, and decided by objective = "dapo":',
+        "# clip_high = 0.28",
+        '# ratio_level = "token"',
+        '# length_norm = "token"',
+        "# scale_advantages = true",
+    ]
+    assert "\nclip_low = 0.1\n" in of_trainer
+    of_eval = text.partition("\n[eval]\n")[2].partition("\n[")[0]
+    assert commented(of_eval) == [
+        "# Left out, and decided by [rollouts]:",
+        "# temperature = 1.0",
+        f"# max_new_tokens = {LearnerConfig().rollouts.max_new_tokens}",
+    ]
+
+
+def test_nothing_is_commented_where_every_key_is_set() -> None:
+    text = resolved(
+        read(
+            None,
+            "trainer.clip_low=0.1",
+            "trainer.clip_high=0.1",
+            "trainer.ratio_level=token",
+            "trainer.length_norm=token",
+            "trainer.scale_advantages=true",
+            "eval.temperature=1.0",
+            "eval.max_new_tokens=4",
+        )
+    )
+
+    assert commented(text) == []

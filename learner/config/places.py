@@ -1,0 +1,36 @@
+"""Whether the folders and files that a configuration names are on this machine."""
+
+from pathlib import Path
+from typing import Final
+
+from echo2swarm.errors import ConfigError
+from echo2swarm.models.folder import check_model_folder
+from echo2swarm.models.resolve import EMBEDDED, is_hub_id
+from learner.config.tables import LearnerConfig
+from learner.tasks.registry import BUILT_IN, find_kind
+
+_FOLDER_KEY: Final = "folder"
+
+
+def check_places(config: LearnerConfig) -> None:
+    """Do nothing if what ``config`` names is there; what would be fetched is not asked for.
+
+    Raises:
+        ConfigError: something is not; the message starts with the key.
+    """
+    path = config.model.path
+    if Path(path).is_absolute() or not (path == EMBEDDED or is_hub_id(path)):
+        try:
+            check_model_folder(Path(path))
+        except ConfigError as exc:
+            raise ConfigError(f"model.path: {exc}") from None
+    kind = config.task["kind"]
+    for key in find_kind(kind).Options.path_keys if kind in BUILT_IN else ():
+        named = config.task.get(key)
+        if named is None:
+            continue
+        place = Path(named)
+        if key == _FOLDER_KEY and not place.is_dir():
+            raise ConfigError(f"task.{key}: no such folder: {place}")
+        if key != _FOLDER_KEY and not place.is_file():
+            raise ConfigError(f"task.{key}: no such file: {place}")
