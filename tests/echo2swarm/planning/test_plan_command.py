@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from echo2swarm.cli import swarm
 from echo2swarm.errors import UsageError
 from tests.echo2swarm.planning.test_measured import run_dir
+from tests.test_packaging import ROOT
 
 
 def plan(*arguments: str) -> Result:
@@ -153,3 +154,13 @@ def test_bad_files_are_one_line_and_a_status(content: str, tmp_path: Path) -> No
     else:
         assert result.returncode == 1
         assert "there is no plan" in result.stdout
+
+
+def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "plan.md").read_text()
+    shown = page.partition("```text\n")[2].partition("\n...\n```")[0].splitlines()
+
+    printed = [line.rstrip() for line in plan(example(tmp_path)).stdout.splitlines()]
+
+    assert printed[: len(shown)] == shown
+    assert "the plan" in shown[-1]
