@@ -15,7 +15,7 @@ import trio
 from echo2swarm.engine_drift import Contribution
 from echo2swarm.report import write_report
 from echo2swarm.run_reader import read_run
-from learner.config import ModelTable
+from learner.config import ModelTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import LOOPBACK, tiny_config
 
@@ -78,7 +78,9 @@ async def test_rollouts_of_both_nodes_are_trained_and_their_drift_is_in_the_repo
 @pytest.mark.vllm
 @pytest.mark.skipif(not VLLM_PYTHON, reason="ECHO2_VLLM_PYTHON names no interpreter")
 async def test_a_node_with_vllm_and_one_with_transformers_train_one_model(tmp_path: Path) -> None:
-    config = tiny_config(num_steps=1000)
+    # As the demo has it: what suits the tiny model tears this one up in a few steps.
+    trainer = TrainerTable(learning_rate=1e-5, warmup_steps=5, threads=1)
+    config = tiny_config(num_steps=1000, trainer=trainer)
     config = msgspec.structs.replace(
         config,
         # vLLM has no kernels for the tiny model, whose heads are of 16.
