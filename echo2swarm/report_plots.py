@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2swarm.errors import SwarmError
+from echo2swarm.extras import install_extra
 from echo2swarm.run_record import RunRecord, moving_mean
 
 MEAN_STEPS: Final = 5
@@ -62,9 +63,7 @@ def _figure(path: Path, height_in: float) -> Iterator[Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
-        raise SwarmError(
-            "pictures need matplotlib; install it with: pip install 'echo2swarm[learner]'"
-        ) from None
+        raise SwarmError(f"pictures need matplotlib; {install_extra('learner')}") from None
     figure = Figure(figsize=(_WIDTH_IN, height_in), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import PAGES
 from tests.test_packaging import ROOT
 
 PACKAGES = ("protocols", "echo2swarm", "learner", "node")
@@ -54,3 +55,10 @@ def test_what_is_not_quoted_is_found() -> None:
     assert unquoted('f"echo2-learner fork {shlex.quote(a)} --run-dir {b}"') == ["b"]
     assert unquoted('a = shlex.quote(b)\nf"swarm status --run {a}"') == []
     assert unquoted('f"run of echo2swarm {version}"') == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *PAGES], ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_nobody_is_told_to_install_this_from_an_index(path: Path) -> None:
+    found = re.findall(r"""install (?:--?\S+ )*["']?echo2swarm\b.*""", path.read_text())
+
+    assert found == []

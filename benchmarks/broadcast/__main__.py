@@ -25,6 +25,7 @@ from benchmarks.broadcast.results import CaseResult, outcome_of
 from benchmarks.broadcast.swarm import run_swarm
 from benchmarks.harness import finish
 from benchmarks.wan import WanError
+from echo2swarm.extras import install_extra
 
 STAR_SHARE: Final = 8
 """The star's payload is so much smaller: once it sends, its time grows in proportion."""
@@ -73,7 +74,7 @@ def main(
     has_star = not (no_baselines or is_quick)
     notes = f"Medians of {runs}. " if runs > 1 else ""
     if not has_torrent:
-        why = "left out" if no_baselines else "not installed: pip install 'echo2swarm[bench]'"
+        why = "left out" if no_baselines else f"not installed; {install_extra('bench')}"
         notes += f"libtorrent: {why}. "
     if has_star and any(case.has_baselines for case in chosen):
         notes += f"The star: computed from a payload of 1/{STAR_SHARE} of the size. "

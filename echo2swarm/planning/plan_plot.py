@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from echo2swarm.errors import StoreError, SwarmError
+from echo2swarm.extras import install_extra
 from echo2swarm.planning.plan import Plan
 
 FILE_NAME: Final = "plan.png"
@@ -25,7 +26,7 @@ def write_plot(plan: Plan, path: Path) -> Path:
     except ImportError:
         raise SwarmError(
             "a picture needs matplotlib, which is not installed: "
-            "pip install 'echo2swarm[learner]', or leave out --png"
+            f"leave out --png, or {install_extra('learner')}"
         ) from None
     file = path / FILE_NAME if path.is_dir() else path
     figure = Figure(figsize=(7.0, 4.0), layout="constrained")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2swarm.errors import StoreError, SwarmError
+from echo2swarm.extras import install_extra
 from echo2swarm.swarm_sim.results import Result
 
 _DPI: Final = 130
@@ -48,8 +49,7 @@ def _figure(path: Path) -> Iterator[Any]:
         from matplotlib.figure import Figure  # noqa: PLC0415
     except ImportError:
         raise SwarmError(
-            "pictures need matplotlib; install it with: pip install 'echo2swarm[learner]', or "
-            "leave out --out"
+            f"pictures need matplotlib; leave out --out, or {install_extra('learner')}"
         ) from None
     figure = Figure(figsize=(_WIDTH_IN, 3.2), layout="constrained")
     FigureCanvasAgg(figure)

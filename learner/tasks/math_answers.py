@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.extras import install_extra
 
 
 def math_verifier() -> Callable[[str, str], bool]:
@@ -22,7 +23,7 @@ def math_verifier() -> Callable[[str, str], bool]:
         from math_verify import parse, verify  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
-            'task.score = "math" needs a package: pip install "echo2swarm[learner]"'
+            f'task.score = "math" needs a package; {install_extra("learner")}'
         ) from None
     # It would warn that its own limit is off.
     for name in ("math_verify.parser", "math_verify.grader"):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol, cast
 import msgspec
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.extras import install_extra
 from echo2swarm.nearest import suggest
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText, seed_of
@@ -89,7 +90,7 @@ def _open(options: Options, *, seed: int) -> _Dataset:
         from reasoning_gym.factory import DATASETS, create_dataset  # noqa: PLC0415
     except ImportError:
         raise ConfigError(
-            'task.kind = "reasoning_gym" needs a package: pip install "echo2swarm[learner]"'
+            f'task.kind = "reasoning_gym" needs a package; {install_extra("learner")}'
         ) from None
     if options.dataset not in DATASETS:
         raise ConfigError(

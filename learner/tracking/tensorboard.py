@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.extras import install_extra
 
 if TYPE_CHECKING:
     from tensorboardX.record_writer import RecordWriter
@@ -28,7 +29,7 @@ def require_tensorboard() -> None:
         import tensorboardX.record_writer  # noqa: F401, PLC0415 - not installed everywhere
     except ImportError:
         raise ConfigError(
-            'tracking.tensorboard needs a package: pip install "echo2swarm[tensorboard]"'
+            f"tracking.tensorboard needs a package; {install_extra('tensorboard')}"
         ) from None
 
 

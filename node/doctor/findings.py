@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import ceil, isfinite
 from typing import Final
 
+from echo2swarm.extras import install_command, install_extra
 from echo2swarm.humane import format_bytes, format_mbit, format_rate, format_seconds
 from protocols.status import Reachability
 
@@ -73,13 +74,11 @@ def judge_packages(python: str, packages: Sequence[Package], *, extra: str) -> F
     wrong = [
         f"{p.name} {p.found} (wants {p.wanted})" for p in packages if p.found and not p.is_right
     ]
-    install = f'pip install "echo2swarm[{extra}]"' if extra else "pip install echo2swarm"
+    install = install_extra(extra) if extra else f"run: {install_command()}"
     if missing:
-        return _failed("software", f"not installed: {', '.join(missing)}", f"run: {install}")
+        return _failed("software", f"not installed: {', '.join(missing)}", install)
     if wrong:
-        return _warned(
-            "software", f"other versions than tested: {', '.join(wrong)}", f"run: {install}"
-        )
+        return _warned("software", f"other versions than tested: {', '.join(wrong)}", install)
     return _passed("software", f"Python {python}, {len(packages)} packages as wanted")
 
 

@@ -17,6 +17,7 @@ import trio
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError, SwarmError, UsageError
+from echo2swarm.extras import install_extra
 from echo2swarm.models.cache import cache_dir, torch_env
 from node.engine.base import (
     EngineBrokenError,
@@ -100,7 +101,7 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
             if missing:
                 raise SwarmError(
                     f"engine 'transformers' needs {' and '.join(missing)}, not installed here; "
-                    'run: pip install "echo2swarm[transformers]"'
+                    f"{install_extra('transformers')}"
                 )
             return EngineSpec(
                 kind=kind,
@@ -114,8 +115,8 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
                 raise UsageError(f"engine option python: no interpreter at {python}")
             if not options.python and importlib.util.find_spec("vllm") is None:
                 raise SwarmError(
-                    "engine 'vllm' is not installed here; run: pip install \"echo2swarm[vllm]\", "
-                    "or name an environment that has it: --engine-option python=PATH"
+                    f"engine 'vllm' is not installed here; {install_extra('vllm')}; or "
+                    "name an environment that has it: --engine-option python=PATH"
                 )
             return EngineSpec(
                 kind=kind,

@@ -6,6 +6,7 @@
 import importlib
 from typing import Any, Final
 
+from echo2swarm.extras import install_extra
 from node.owner.gpu import GpuReading, GpuUnreadableError, GpuUse, name_of
 
 _MILLI: Final = 1000.0
@@ -21,9 +22,7 @@ def open_monitor(index: int = 0) -> "NvmlMonitor":
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        raise GpuUnreadableError(
-            'nvidia-ml-py is not installed; run: pip install "echo2swarm[gpu]"'
-        ) from None
+        raise GpuUnreadableError(f"nvidia-ml-py is not installed; {install_extra('gpu')}") from None
     try:
         nvml.nvmlInit()
         handle = nvml.nvmlDeviceGetHandleByIndex(index)

@@ -66,5 +66,5 @@ def test_without_the_package_an_error_says_what_to_install(
     require_tensorboard()
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     monkeypatch.delitem(sys.modules, "tensorboardX.record_writer", raising=False)
-    with pytest.raises(ConfigError, match=r"echo2swarm\[tensorboard\]"):
+    with pytest.raises(ConfigError, match='install the extra "tensorboard": '):
         require_tensorboard()

@@ -97,7 +97,7 @@ def test_a_machine_without_the_library_or_the_driver_is_told_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(GpuUnreadableError, match=r"echo2swarm\[gpu\]"):
+    with pytest.raises(GpuUnreadableError, match='install the extra "gpu": '):
         open_monitor()
 
     def no_library() -> None:
