@@ -164,6 +164,10 @@ class Decoder:
             mask_PT = mask_PT.new_ones(len(prompts), len(shared))
             prompts = [prompt[len(shared) :] for prompt in prompts]
         width = max(map(len, prompts))
+        if is_plain and self._device.type == "cpu":
+            # On CPUs, torch's attention in bfloat16 is a third slower without a mask than with one.
+            # Where nothing is masked there is none: so every prompt gets a slot that is.
+            width += 1
         padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
         is_token = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         mask_PT = torch.cat([mask_PT, torch.tensor(is_token, device=self._device)], dim=1)
