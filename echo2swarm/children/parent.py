@@ -20,6 +20,7 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.children.log_limit import limit_log
 from echo2swarm.children.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
@@ -243,7 +244,8 @@ async def open_child(
         name: for messages, as in ``engine``.
         arguments: command-line arguments of the module.
         env: added to, and overriding, this process's environment.
-        log_path: where its output is appended; else it goes to our standard error.
+        log_path: where its output is appended; else it goes to our standard error. When it is
+            too long, it begins anew, and its end is beside it as ``NAME.1``.
         python: the interpreter; that of another environment has to have this package, too.
         shows_tracebacks: of errors that are to be expected, too, and of which the caller tells;
             in a log they always are.
@@ -278,6 +280,8 @@ async def open_child(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child._read)
             nursery.start_soon(child._cancel_abandoned)
+            if log_path is not None:
+                nursery.start_soon(limit_log, log_path)
             try:
                 yield child
             finally:
