@@ -124,7 +124,7 @@ class FakeTrainer:
     async def save_checkpoint(
         self, folder: Path, *, in_background: bool, on_copied: Callable[[], None]
     ) -> None:
-        state = bytes([self.step]) + self.weights
+        state = self.step.to_bytes(4, "big") + self.weights
         if in_background:
             on_copied()
         await trio.sleep(self.save_s)
@@ -132,7 +132,7 @@ class FakeTrainer:
 
     def load(self, folder: Path) -> None:
         state = _read(folder)
-        self.step, self.weights = state[0], state[1:]
+        self.step, self.weights = int.from_bytes(state[:4], "big"), state[4:]
 
     @property
     def trained(self) -> list[int]:
