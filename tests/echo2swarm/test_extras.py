@@ -68,6 +68,15 @@ def test_a_checkout_that_is_not_known_has_a_name_to_fill_in(
     assert install_command("gpu") == "pip install 'PATH_OF_CHECKOUT[gpu]'"
 
 
+def test_a_place_elsewhere_is_no_checkout_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    note(monkeypatch, json.dumps({"url": f"https://a.example{tmp_path}"}))
+
+    assert install_command() == "pip install PATH_OF_CHECKOUT"
+
+
 def test_so_it_is_where_it_was_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)

@@ -36,6 +36,10 @@ def test_what_is_there_or_would_be_fetched_is_fine(tmp_path: Path) -> None:
             ["task.kind=function", "task.score=m:f", "task.folder=/no"],
             "task.folder: no such folder: /no",
         ),
+        (
+            ["task.kind=function", "task.score=m:f", f"task.folder={__file__}"],
+            f"task.folder: no such folder: {__file__}",
+        ),
         (["task.kind=function", "task.score=m:f", "task.path=/no"], "task.path: no such file: /no"),
     ],
 )
