@@ -42,31 +42,32 @@ async def test_what_a_node_is_late_with_is_asked_of_another_long_before_the_leas
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     settings = config(num_steps=400, max_staleness=0, lease_timeout_s=100_000.0)
-    async with open_world(tmp_path, settings, train_s=2.0) as world:
-        nodes = [world.start_node(number) for number in (1, 2)]
-        slow = world.start_node(3)
-        while world.trainer.step < 8:  # noqa: ASYNC110 - it is scripted
-            await trio.sleep(0.1)
-        slow.generate_s = 300.0
-        num_leases = len(slow.leases)
-        while len(slow.leases) < num_leases + 1:  # noqa: ASYNC110
-            await trio.sleep(0.1)
-        stalled_step, stalled_at_s = world.trainer.step, trio.current_time()
-        while world.trainer.step < stalled_step + 4:  # noqa: ASYNC110
-            await trio.sleep(0.1)
-        took_s = trio.current_time() - stalled_at_s
-        answers = len(slow.replies)
-        while len(slow.replies) < answers + 1:  # noqa: ASYNC110
-            await trio.sleep(1.0)
-        line = line_of(world, slow)
+    with trio.fail_after(20_000.0):
+        async with open_world(tmp_path, settings, train_s=2.0) as world:
+            nodes = [world.start_node(number) for number in (1, 2)]
+            slow = world.start_node(3)
+            while world.trainer.step < 8:  # noqa: ASYNC110 - it is scripted
+                await trio.sleep(0.1)
+            slow.generate_s = 300.0
+            num_leases = len(slow.leases)
+            while len(slow.leases) < num_leases + 1:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            stalled_step, stalled_at_s = world.trainer.step, trio.current_time()
+            while world.trainer.step < stalled_step + 4:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            took_s = trio.current_time() - stalled_at_s
+            answers = len(slow.replies)
+            while len(slow.replies) < answers + 1:  # noqa: ASYNC110
+                await trio.sleep(1.0)
+            line = line_of(world, slow)
 
-        assert took_s < 60.0
-        assert nodes[0].replies
-        late = [v.refusal for v in slow.replies[-1].verdicts]
-        assert late
-        assert set(late) == {Reason.ALREADY_ANSWERED}
-        assert line.refusals == ()
-        assert line.last_refusal == ""
+            assert took_s < 60.0
+            assert nodes[0].replies
+            late = [v.refusal for v in slow.replies[-1].verdicts]
+            assert late
+            assert set(late) == {Reason.ALREADY_ANSWERED}
+            assert line.refusals == ()
+            assert line.last_refusal == ""
     twice = rows(tmp_path, "SELECT COUNT(*) FROM leased_samples GROUP BY group_id, sample_index")
     assert max(count for (count,) in twice) == 2
     refused = rows(tmp_path, "SELECT reason FROM refusals")
