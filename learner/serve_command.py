@@ -42,7 +42,9 @@ class ServeOptions:
     verbose: bool
 
 
-DETAILS: Final = frozenset({"lease.granted", "lease.ended", "rollouts.judged", "groups.dropped"})
+DETAILS: Final = frozenset(
+    {"lease.granted", "lease.ended", "rollouts.judged", "groups.dropped", "evaluation.leased"}
+)
 """Events of every lease: a run has thousands."""
 
 
