@@ -31,6 +31,19 @@ _WASTE: Final = frozenset({DropReason.STALE, DropReason.GAVE_UP})
 _WANTED: Final = frozenset({DropReason.RUN_ENDED, DropReason.EQUAL})
 
 
+def tell_ended(end: LeaseEnded) -> None:
+    """Log how a lease ended."""
+    tell = log.info if end.state is LeaseState.DONE else log.warning
+    tell(
+        "lease.ended",
+        lease=end.lease_id,
+        peer=short(end.peer),
+        outcome=end.state.value,
+        num_unfinished=end.num_unfinished,
+        took_s=round(end.took_s, 3),
+    )
+
+
 class LeaseDesk:
     """Grants and ends leases, and drops groups."""
 
@@ -124,15 +137,7 @@ class LeaseDesk:
             if end.state is LeaseState.DONE:
                 self._nodes.lease_took(end.peer, end.took_s)
                 self._progress.rollout_s.add(end.took_s, trio.current_time())
-            tell = log.info if end.state is LeaseState.DONE else log.warning
-            tell(
-                "lease.ended",
-                lease=end.lease_id,
-                peer=short(end.peer),
-                outcome=end.state.value,
-                num_unfinished=end.num_unfinished,
-                took_s=round(end.took_s, 3),
-            )
+            tell_ended(end)
         self._bell.ring()
         await self._ledger.ended(ends, now_unix_s=time.time())
 

@@ -24,6 +24,7 @@ from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
 from echo2swarm.errors import SwarmError
 from echo2swarm.jsonlines import JsonLines
 from learner.config import EvalTable
+from learner.dispatch.lease_desk import tell_ended
 from learner.dispatch.prompts import usable_prompts
 from learner.evaluation.judging import Judge
 from learner.evaluation.point import Point, point_of
@@ -367,15 +368,7 @@ class LiveEvaluation:
     def _tell_ended(self, ends: Sequence[LeaseEnded]) -> None:
         for end in ends:
             self._note_work(end.peer)
-            tell = log.info if end.state is LeaseState.DONE else log.warning
-            tell(
-                "lease.ended",
-                lease=end.lease_id,
-                peer=short(end.peer),
-                outcome=end.state.value,
-                num_unfinished=end.num_unfinished,
-                took_s=round(end.took_s, 3),
-            )
+            tell_ended(end)
         if ends:
             self._bell.ring()
 
