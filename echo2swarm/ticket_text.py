@@ -28,7 +28,7 @@ def typed_ticket(text: str, *, command: str) -> str:
         except UnicodeDecodeError:
             raise UsageError("standard input is no text, and so no ticket") from None
         if not line:
-            raise UsageError("standard input begins with an empty line, and not with a ticket")
+            raise UsageError("standard input is empty, or begins with an empty line: no ticket")
     from_file = f"{command} - < "
     if not line:
         raise UsageError(f"the ticket is empty; to read it from a file: {from_file}FILE")
