@@ -15,7 +15,8 @@ import os
 import statistics
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -116,48 +117,76 @@ def resident_bytes(group_id: int) -> int:
     return total
 
 
-async def measure_engine(
-    kind: str, options: Options, *, num_updates: int, hidden_size: int, progress: Progress
-) -> Found:
-    """Run one engine through all updates."""
-    found = Found()
-    ready = trio.Event()
+@asynccontextmanager
+async def opened(
+    kind: str, options: Options, folder: Path
+) -> AsyncIterator[tuple[ProcessEngine, trio.Event]]:
+    """Start an engine, and yield it with what tells when it is up."""
+    is_up = trio.Event()
 
     def on_event(event: EngineEvent) -> None:
         if isinstance(event, EngineReady):
-            ready.set()
+            is_up.set()
 
-    bar = progress.add_task(kind, total=num_updates)
-    with tempfile.TemporaryDirectory(prefix="echo2-bench-") as scratch:
-        folder = Path(scratch)
+    spec = engine_spec(kind, options)
+    async with open_engine(spec, log_path=folder / f"{kind}.log", on_event=on_event) as engine:
+        yield engine, is_up
+
+
+async def measure(
+    kinds: dict[str, Options], *, num_updates: int, hidden_size: int, progress: Progress
+) -> dict[str, Found]:
+    """Run one engine after the other through all updates; all are started at once."""
+    found: dict[str, Found] = {}
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="echo2-bench-")))
+        engines = {
+            kind: await stack.enter_async_context(opened(kind, options, folder))
+            for kind, options in kinds.items()
+        }
         policies = await trio.to_thread.run_sync(
             partial(write_weights, folder, num_sets=2, hidden_size=hidden_size)
         )
-        spec = engine_spec(kind, options)
-        async with open_engine(spec, log_path=folder / "log", on_event=on_event) as engine:
-            await ready.wait()
-            expected = []
-            for policy in policies:
-                seconds = await engine.load_policy(policy)
-                found.first_load_s = found.first_load_s or seconds
-                expected.append(await sample(engine))
-            async with trio.open_nursery() as nursery:
-                if engine.is_continuous:
-                    nursery.start_soon(keep_sampling, engine, found)
-                for number in range(num_updates):
-                    old = policies[number % 2]
-                    policy = dataclasses.replace(old, version=PolicyVersion(2 + number))
-                    started_s = time.perf_counter()
-                    async with trio.open_nursery() as both:
-                        if not engine.is_continuous:
-                            both.start_soon(ask, engine, found)
-                        found.update_s.append(await engine.load_policy(policy))
-                        found.waited_s.append(time.perf_counter() - started_s)
-                    told = await sample(engine)
-                    found.worst = max(found.worst, difference(told, expected[number % 2]))
-                    found.rss_bytes.append(resident_bytes(engine.pid or 0))
-                    progress.advance(bar)
-                nursery.cancel_scope.cancel()
+        for kind, (engine, is_up) in engines.items():
+            bar = progress.add_task(kind, total=num_updates)
+            await is_up.wait()
+            found[kind] = await measure_engine(
+                engine, policies, num_updates=num_updates, on_update=partial(progress.advance, bar)
+            )
+    return found
+
+
+async def measure_engine(
+    engine: ProcessEngine,
+    policies: Sequence[PolicyFiles],
+    *,
+    num_updates: int,
+    on_update: Callable[[], None],
+) -> Found:
+    """Run an engine through all updates."""
+    found = Found()
+    expected = []
+    for policy in policies:
+        seconds = await engine.load_policy(policy)
+        found.first_load_s = found.first_load_s or seconds
+        expected.append(await sample(engine))
+    async with trio.open_nursery() as nursery:
+        if engine.is_continuous:
+            nursery.start_soon(keep_sampling, engine, found)
+        for number in range(num_updates):
+            old = policies[number % 2]
+            policy = dataclasses.replace(old, version=PolicyVersion(2 + number))
+            started_s = time.perf_counter()
+            async with trio.open_nursery() as both:
+                if not engine.is_continuous:
+                    both.start_soon(ask, engine, found)
+                found.update_s.append(await engine.load_policy(policy))
+                found.waited_s.append(time.perf_counter() - started_s)
+            told = await sample(engine)
+            found.worst = max(found.worst, difference(told, expected[number % 2]))
+            found.rss_bytes.append(resident_bytes(engine.pid or 0))
+            on_update()
+        nursery.cancel_scope.cancel()
     return found
 
 
@@ -183,7 +212,7 @@ async def keep_sampling(engine: ProcessEngine, found: Found) -> None:
 async def ask(engine: ProcessEngine, found: Found) -> None:
     """Ask for completions, and count those that do not come."""
     group = LeasedGroup(99, pack_tokens(PROMPTS[0]), tuple(SampleSpec(i, i) for i in range(4)))
-    longer = SamplingParams(temperature=1.0, max_new_tokens=64, stop_token_ids=())
+    longer = SamplingParams(temperature=1.0, max_new_tokens=48, stop_token_ids=())
     generated = await engine.generate([group], longer)
     found.num_asked += 4
     found.num_lost += 4 - sum(
@@ -270,19 +299,16 @@ def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> 
         kinds["vllm"] = VllmOptions(
             dtype="float32", threads=1, max_batch=32, max_tokens=256, python=vllm_python
         )
-    found: dict[str, Found] = {}
     with Progress(console=Console(stderr=True)) as progress:
-        for kind, options in kinds.items():
-            found[kind] = trio.run(
-                partial(
-                    measure_engine,
-                    kind,
-                    options,
-                    num_updates=20 if is_quick else 200,
-                    hidden_size=128 if is_quick else 512,
-                    progress=progress,
-                )
+        found = trio.run(
+            partial(
+                measure,
+                kinds,
+                num_updates=20 if is_quick else 200,
+                hidden_size=128 if is_quick else 512,
+                progress=progress,
             )
+        )
     return finish(outcome_of(found), json_path=json_path)
 
 
