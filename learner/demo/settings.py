@@ -82,7 +82,7 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
             lease_timeout_s=300.0,
         ),
         trainer=TrainerTable(
-            learning_rate=1e-3 if is_tiny else 1e-5,
+            learning_rate=5e-4 if is_tiny else 1e-5,
             warmup_steps=5,
             threads=TRAINER_THREADS,
         ),
