@@ -186,7 +186,8 @@ class StatusReply(Message, frozen=True):
 
     run_id: RunName
     phase: str
-    """What the learner is doing: starting, waiting, training, publishing, checkpointing, evaluating, finished, stopped, failed."""
+    """What the learner is doing: starting, waiting, training, publishing, checkpointing,
+    evaluating, finished, stopped, failed."""
     at_unix_s: float
     uptime_s: float
     learner_step: Version
