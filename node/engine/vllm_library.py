@@ -101,8 +101,13 @@ class Library:
         Raises:
             Exception: of any kind; vLLM has many.
         """
+        chosen = engine_arguments(model_dir, options)
+        if chosen["enforce_eager"]:
+            # For its processes, which are still to come. Some small functions would be compiled all
+            # the same: that takes a C++ compiler, and fails where a path has a space in it.
+            os.environ["TORCHDYNAMO_DISABLE"] = "1"
         arguments = AsyncEngineArgs(
-            **engine_arguments(model_dir, options),
+            **chosen,
             worker_extension_cls=_EXTENSION,
             enable_log_requests=False,
         )
