@@ -145,10 +145,19 @@ async def test_a_node_whose_engine_is_given_up_says_why_and_takes_its_leave(tmp_
     hub = MemoryHub(0)
     config = config_of(tmp_path)
     (engine,) = config.engines
-    broken = replace(engine, module="tests.node.engine.broken_worker")
+    told = tmp_path / "break"
+    broken = replace(
+        engine, module="tests.node.engine.broken_worker", env={"BREAK_WHEN": str(told)}
+    )
 
-    async with open_origin(hub, tmp_path / "origin") as origin:
+    async with open_origin(hub, tmp_path / "origin") as origin, trio.open_nursery() as nursery:
         await origin.publish(0)
+
+        async def break_when_it_has_joined() -> None:
+            await origin.learner.until(lambda: len(origin.learner.beats) > 2)
+            await trio.Path(told).touch()
+
+        nursery.start_soon(break_when_it_has_joined)
         with trio.fail_after(50):
             async with hub.network(NODE_KEY) as network:
                 with pytest.raises(BaseExceptionGroup) as caught:
