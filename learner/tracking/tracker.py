@@ -52,7 +52,9 @@ class Tracker:
         """Write what is queued, until cancelled; then what is still queued, in a few seconds."""
         try:
             async for record in self._receive:
-                await self._write(record)
+                # It is in no queue any more.
+                with trio.CancelScope(shield=True):
+                    await self._write(record)
         finally:
             self._send.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_S):

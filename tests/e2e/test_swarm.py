@@ -340,11 +340,15 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
     tmp_path: Path,
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
+        port = free_port()
+        tiny = tiny_config(num_steps=400)
+        listen = (f"/ip4/127.0.0.1/tcp/{port}",)
         config = msgspec.structs.replace(
-            tiny_config(num_steps=400), tracking=TrackingTable(tensorboard=True)
+            tiny,
+            swarm=msgspec.structs.replace(tiny.swarm, listen=listen),
+            tracking=TrackingTable(tensorboard=True),
         )
         line = await swarm.start_learner(config)
-        port = int(read_ticket(line).addresses[0].split("/")[4])
         await swarm.start_node("ada", line)
         await swarm.wait_status(lambda s: s.learner_step >= 3, timeout_s=JOIN_S, what="three steps")
         swarm.learner.interrupt()

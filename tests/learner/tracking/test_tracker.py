@@ -2,6 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from learner.tracking.tracker import MAX_QUEUED, Tracker
@@ -39,6 +40,17 @@ async def test_lines_become_points_in_order_also_those_queued_at_the_end() -> No
         nursery.cancel_scope.cancel()
     assert curves.points == [(step, {"run/reward_mean": 0.5}) for step in (1, 2, 3)]
     assert curves.is_closed
+
+
+async def test_a_line_that_is_taken_from_the_queue_when_the_end_comes_is_not_lost() -> None:
+    curves = Curves()
+    tracker = Tracker(curves)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tracker.run)
+        await trio.testing.wait_all_tasks_blocked()
+        tracker.note(line(1))
+        nursery.cancel_scope.cancel()
+    assert [step for step, _ in curves.points] == [1]
 
 
 async def test_a_line_about_no_update_has_no_point() -> None:
