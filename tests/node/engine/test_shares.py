@@ -52,3 +52,8 @@ def test_a_single_group_is_cut_so_that_every_engine_has_work() -> None:
 def test_one_engine_gets_the_work_as_it_is() -> None:
     work = [group(1, 3), group(2, 3)]
     assert shares(work, 1) == [tuple(work)]
+
+
+def test_the_largest_groups_are_placed_first_so_that_shares_come_out_even() -> None:
+    parts = shares([group(1, 2), group(2, 2), group(3, 4)], 2)
+    assert [sum(len(g.samples) for g in part) for part in parts] == [4, 4]
