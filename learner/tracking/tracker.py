@@ -47,6 +47,8 @@ class Tracker:
             self._send.send_nowait(record)
         except trio.WouldBlock:
             self._warn("the tool is too slow")
+        except trio.ClosedResourceError:
+            log.debug("tracking.over", step=step_of(record))
 
     async def run(self) -> None:
         """Write what is queued, until cancelled; then what is still queued, in a few seconds."""

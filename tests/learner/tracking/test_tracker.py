@@ -53,6 +53,16 @@ async def test_a_line_that_is_taken_from_the_queue_when_the_end_comes_is_not_los
     assert [step for step, _ in curves.points] == [1]
 
 
+async def test_a_line_that_comes_after_the_end_does_no_harm() -> None:
+    curves = Curves()
+    tracker = Tracker(curves)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await tracker.run()
+    tracker.note(line(1))
+    assert curves.points == []
+
+
 async def test_a_line_about_no_update_has_no_point() -> None:
     curves = Curves()
     tracker = Tracker(curves)
