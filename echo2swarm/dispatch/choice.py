@@ -32,6 +32,8 @@ _MAX_AWAITED_SEEN: Final = 8
 _SAME_SPEED: Final = 1.25
 """Nodes within this factor of the middle one are neither fast nor slow."""
 _MAX_LONGER: Final = 4.0
+_MAX_DOUBLED: Final = 16
+"""Times, after which everything may be asked twice."""
 MUCH_FASTER: Final = 4.0
 """What the learner waits for is asked of a second node that takes so much less time."""
 
@@ -212,7 +214,7 @@ class Chooser:
         if budget.pace is None:
             return
         for lease in self.late.now_late(node.now_s):
-            if not self._may_back_up(cart):
+            if not self._num_to_back_up(cart, node):
                 return
             # One that has been late for long is expected to take as long again.
             left_s = node.now_s - lease.granted_at_s
@@ -222,8 +224,9 @@ class Chooser:
             if not by_group:
                 self.late.done_with(lease)
             for group, indices in by_group.values():
-                if node.peer not in group.avoid and self._may_back_up(cart):
-                    self._add(cart, group, indices, node, budget)
+                if node.peer not in group.avoid:
+                    some = indices[: self._num_to_back_up(cart, node)]
+                    self._add(cart, group, some, node, budget)
 
     def _lacking(self, lease: LeaseRecord) -> dict[GroupId, tuple[OpenGroup, list[int]]]:
         """Return what a lease lacks that nobody else is at work on."""
@@ -234,8 +237,17 @@ class Chooser:
                 found.setdefault(group_id, (group, []))[1].append(index)
         return found
 
-    def _may_back_up(self, cart: Cart) -> bool:
-        return self.groups.num_backups + cart.num_completions < self.rules.max_backups
+    def _num_to_back_up(self, cart: Cart, node: Candidate) -> int:
+        """Return how many samples more may be asked of a second node.
+
+        Each usual period that the learner has waited in vain doubles it: what idle nodes make
+        costs less than a learner that stands still until a lease times out.
+        """
+        num_doubled = 0
+        if self.learner.is_waiting:
+            num_doubled = min(_MAX_DOUBLED, floor(self.learner.num_periods_overdue(node.now_s)))
+        most = self.rules.max_backups << num_doubled
+        return max(0, most - self.groups.num_backups - cart.num_completions)
 
     def _add_awaited(self, cart: Cart, node: Candidate, budget: Budget) -> None:
         """Take samples that the learner waits for, if this node is much faster."""
@@ -245,7 +257,7 @@ class Chooser:
             if node.peer in group.avoid:
                 continue
             indices: list[int] = []
-            num_left = self.rules.max_backups - self.groups.num_backups - cart.num_completions
+            num_left = self._num_to_back_up(cart, node)
             for index, slot in enumerate(group.slots):
                 own_s = budget.pace.usual_s(
                     node.num_in_hand + cart.num_completions + len(indices) + 1

@@ -93,6 +93,12 @@ class LearnerPace:
             return inf
         return max(0.0, now_s - self._last_start_s - self._usual_s)
 
+    def num_periods_overdue(self, now_s: float) -> float:
+        """Return the same as a number of usual periods; 0 before two batches were taken."""
+        if not self._usual_s:
+            return 0.0
+        return self.overdue_s(now_s) / self._usual_s
+
     @property
     def published(self) -> dict[PolicyVersion, float]:
         """The versions that may still be of use, and when each was published."""

@@ -4,7 +4,7 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -181,14 +181,18 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
     )
     async with open_swarm(tmp_path) as swarm:
         await swarm.start_node("ada", await swarm.start_learner(config))
-        step = 0
+        dead: set[int] = set()
         for _ in range(MAX_RESTARTS + 1):
-            status = await swarm.wait_status(
+            trainer = await new_trainer(swarm, dead)
+            # Not before it is at work: what the dead one had made may show only now.
+            step = step_of(swarm)
+            await swarm.wait_status(
                 partial(has_passed, step), timeout_s=JOIN_S, what=f"an update after {step}"
             )
-            step = status.learner_step
-            trainer = next(pid for pid in swarm.pids() if "learner.training" in command_line(pid))
             os.kill(trainer, signal.SIGKILL)
+            dead.add(trainer)
+        await new_trainer(swarm, dead)
+        step = step_of(swarm)
         await swarm.wait_status(
             partial(has_passed, step), timeout_s=JOIN_S, what="updates after the last death"
         )
@@ -218,6 +222,22 @@ async def test_a_learner_that_was_told_to_stop_does_not_start_a_dead_trainer_aga
     assert status == 130
     assert len(starts) == 1
     assert "without a checkpoint" in lost[0]["next"]
+
+
+def step_of(swarm: LocalSwarm) -> int:
+    status = swarm.status()
+    assert status is not None
+    return status.learner_step
+
+
+async def new_trainer(swarm: LocalSwarm, dead: Collection[int]) -> int:
+    """Return the trainer's process once there is one that isn't among the dead."""
+    with trio.fail_after(JOIN_S):
+        while True:
+            for pid in swarm.pids():
+                if pid not in dead and "learner.training" in command_line(pid):
+                    return pid
+            await trio.sleep(0.05)
 
 
 def has_passed(step: int, status: StatusReply) -> bool:

@@ -45,6 +45,8 @@ def test_without_a_new_batch_the_present_period_grows() -> None:
 
     assert [found.period_s(now_s) for now_s in (3.0, 12.0)] == [2.0, 10.0]
     assert [found.overdue_s(now_s) for now_s in (3.0, 12.0)] == [0.0, 8.0]
+    assert [found.num_periods_overdue(now_s) for now_s in (3.0, 12.0)] == [0.0, 4.0]
+    assert learner(0.0).num_periods_overdue(12.0) == 0.0
 
 
 def test_the_time_from_a_batch_to_the_next_question_is_the_updates() -> None:
