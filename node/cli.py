@@ -109,7 +109,7 @@ def node() -> None:
 @click.option(
     "--gpu-memory-share",
     type=FiniteRange(min=0.05, max=1),
-    help="Of the GPU's memory, for the engine (vllm).  [default: 0.9]",
+    help="Of the GPU's memory, for the engine.  [default: 0.9]",
 )
 @click.option(
     "--power-watts",

@@ -1,5 +1,6 @@
 """What a node does on its machine before it joins."""
 
+import os
 import time
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from node.config import NodeConfig
 from node.doctor.findings import Verdict
 from node.doctor.machine import quick_findings
 from node.doctor.question import Question
+from node.engine.placement import all_gpus
 from node.owner.disk import clear_old_runs
 from node.owner.gpu import GpuMonitor, GpuUnreadableError
 from node.owner.nvml import open_monitor
@@ -100,10 +102,9 @@ def make_room(config: NodeConfig) -> None:
 
 
 def monitor_of(config: NodeConfig) -> GpuMonitor | None:
-    """Return a monitor of the engine's GPU, if there is one."""
-    _, _, index = getattr(config.engines[0].options, "device", "auto").partition(":")
+    """Return a monitor of the engines' GPUs, if there are any."""
     try:
-        return open_monitor(int(index or 0))
+        return open_monitor(all_gpus(config.engines, os.environ))
     except GpuUnreadableError as exc:
         if config.owner.pause_on_gpu_use or config.owner.power_watts is not None:
             log.warning("gpu.not_watched", error=str(exc), next="working without a look at the GPU")

@@ -22,6 +22,7 @@ from node.doctor.findings import (
 )
 from node.doctor.question import Question
 from node.engine.options import Options
+from node.engine.placement import gpus_of
 from node.owner.gpu import GpuReading, GpuUnreadableError
 from node.owner.nvml import open_monitor
 
@@ -66,10 +67,9 @@ def available_memory_bytes() -> int | None:
 
 
 def read_gpu(options: Options) -> tuple[GpuReading | None, str]:
-    """Return the GPU that the engine would use; else None, and why."""
-    _, _, index = getattr(options, "device", "auto").partition(":")
+    """Return the GPUs that the engine would use; else None, and why."""
     try:
-        return open_monitor(int(index or 0)).read(), ""
+        return open_monitor(gpus_of(options, os.environ)).read(), ""
     except GpuUnreadableError as exc:
         return None, str(exc)
 

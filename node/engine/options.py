@@ -35,7 +35,10 @@ class TransformersOptions(Options, frozen=True):
     threads: Natural = 0
     """CPU threads; 0 takes half of the cores, for a learner or other nodes may need the rest."""
     batch_tokens: AtLeastOne = 65_536
-    """Most tokens, prompts included, that one batch may come to hold in its cache."""
+    """Most tokens, prompts included, that one batch may come to hold in its cache; where memory has
+    no room for so many, it finds out and samples fewer at once."""
+    gpu_memory_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    """Of the GPU's memory, for weights and cache."""
 
     def __post_init__(self) -> None:
         """Refuse a device that there can't be, rather than let the engine die of it."""

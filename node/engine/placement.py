@@ -1,6 +1,6 @@
 """Which GPUs and how many threads each of several engines gets; pure but for the machine's size."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,6 +12,9 @@ from node.engine.process import EngineSpec, engine_spec
 
 MAX_ENGINES: Final = 64
 _VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
+_ORDER: Final = "CUDA_DEVICE_ORDER"
+_NVIDIA_SMI: Final = "PCI_BUS_ID"
+"""CUDA's own order is by speed, and not that of nvidia-smi."""
 
 
 def engine_specs(
@@ -28,7 +31,8 @@ def engine_specs(
         SwarmError: what it needs is not installed.
     """
     if num == 1:
-        return (engine_spec(kind, options),)
+        each = engine_spec(kind, options)
+        return (replace(each, env={**each.env, _ORDER: env.get(_ORDER, _NVIDIA_SMI)}),)
     if not 1 <= num <= MAX_ENGINES:
         raise UsageError(f"--engines {num}: expected 1 to {MAX_ENGINES}")
     if isinstance(options, TransformersOptions | VllmOptions):
@@ -51,9 +55,29 @@ def engine_specs(
     )
 
 
+def gpus_of(options: Options, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that one engine would use: numbers of ``nvidia-smi``, or names.
+
+    Args:
+        options: of the engine.
+        env: of its process.
+    """
+    _, _, index = getattr(options, "device", "auto").partition(":")
+    num = getattr(options, "tensor_parallel", 1)
+    return tuple(_visible(int(index or 0), num, env.get(_VISIBLE)))
+
+
+def all_gpus(specs: Iterable[EngineSpec], env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that several engines use, each once; ``env`` is the node's own."""
+    found = [gpu for spec in specs for gpu in gpus_of(spec.options, {**env, **spec.env})]
+    return tuple(dict.fromkeys(found))
+
+
 def _gpus(first: int, num: int, visible: str | None) -> dict[str, str]:
-    wanted: Sequence[str] = [str(index) for index in range(first, first + num)]
-    if visible is not None:
-        wanted = visible.split(",")[first : first + num]
-    # CUDA's own order is by speed, and not that of nvidia-smi.
-    return {_VISIBLE: ",".join(wanted), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    return {_VISIBLE: ",".join(_visible(first, num, visible)), _ORDER: _NVIDIA_SMI}
+
+
+def _visible(first: int, num: int, visible: str | None) -> Sequence[str]:
+    if visible is None:
+        return [str(index) for index in range(first, first + num)]
+    return [name.strip() for name in visible.split(",") if name.strip()][first : first + num]

@@ -46,6 +46,23 @@ class Batch:
     rows: tuple[tuple[int, int, SampleSpec], ...]
     """Of each completion: index of its prompt here, its group's id, and which one it is."""
 
+    def halves(self) -> tuple["Batch", "Batch"]:
+        """Return two batches of half as many completions; there must be two at the least."""
+        middle = len(self.rows) // 2
+        return self._part(self.rows[:middle]), self._part(self.rows[middle:])
+
+    def _part(self, rows: tuple[tuple[int, int, SampleSpec], ...]) -> "Batch":
+        used = sorted({index for index, _, _ in rows})
+        new_index = {index: i for i, index in enumerate(used)}
+        return Batch(
+            tuple(self.prompts[index] for index in used),
+            tuple((new_index[index], group_id, sample) for index, group_id, sample in rows),
+        )
+
+    def num_tokens(self, max_new_tokens: int) -> int:
+        """Return how many tokens its cache may come to hold, padding included."""
+        return len(self.rows) * (max(map(len, self.prompts)) + max_new_tokens)
+
 
 @dataclass(slots=True)
 class _Row:

@@ -17,7 +17,9 @@ import transformers
 from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import Cancellations, OnProgress, serve
+from node.engine.memory_limit import MemoryLimit
 from node.engine.messages import (
+    Completion,
     Describe,
     Description,
     EngineCall,
@@ -27,7 +29,7 @@ from node.engine.messages import (
     PolicyLoaded,
 )
 from node.engine.options import TransformersOptions, from_argument, num_threads
-from node.engine.transformers_decode import Decoder, plan_batches
+from node.engine.transformers_decode import Decoder
 from node.engine.transformers_model import TornWeightsError, build_model, replace_weights
 from protocols.leases import LeasedGroup
 from protocols.packed import unpack_tokens
@@ -85,11 +87,19 @@ class TransformersEngine:
         self._model: PreTrainedModel | None = None
         self._config: bytes = b""
         self._version = -1
+        self._limit = MemoryLimit(
+            max_rows=options.max_batch,
+            max_tokens=options.batch_tokens,
+            free_unused=self._free_unused,
+        )
 
     @cached_property
     def _device(self) -> torch.device:
         # Not before the first call, which can be answered with what is wrong with it.
-        return choose_device(self._options.device)
+        device = choose_device(self._options.device)
+        if device.type == "cuda":
+            torch.cuda.set_per_process_memory_fraction(self._options.gpu_memory_share, device)
+        return device
 
     @cached_property
     def _dtype(self) -> torch.dtype:
@@ -110,6 +120,10 @@ class TransformersEngine:
                 return self._load(call)
             case Generate():
                 return self._generate(call, on_progress)
+
+    def _free_unused(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _load(self, call: LoadPolicy) -> PolicyLoaded:
         start_s = time.monotonic()
@@ -136,15 +150,14 @@ class TransformersEngine:
         check_prompts(self._model, call.groups, max_new_tokens=call.sampling.max_new_tokens)
         decoder = Decoder(self._model, self._check_wanted)
         num_wanted = sum(len(group.samples) for group in call.groups)
-        completions = []
+        completions: list[Completion] = []
         self._check_wanted()
-        for batch in plan_batches(
+        for made in self._limit.sample(
             call.groups,
+            lambda batch: decoder.sample(batch, call.sampling, version=self._version),
             max_new_tokens=call.sampling.max_new_tokens,
-            max_rows=self._options.max_batch,
-            max_tokens=self._options.batch_tokens,
         ):
-            completions += decoder.sample(batch, call.sampling, version=self._version)
+            completions += made
             on_progress("sampling", len(completions), num_wanted)
         return Generated(tuple(completions), time.monotonic() - start_s)
 

@@ -4,8 +4,9 @@ One adapter: :mod:`node.owner.nvml`, for NVIDIA. A machine without one has no mo
 nothing else depends on there being any.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +60,60 @@ class GpuMonitor(Protocol):
             GpuUnreadableError: the driver refuses: out of range, or not without root.
         """
         ...
+
+
+class SeveralGpus:
+    """Several GPUs as one: what is done to one of them is done to all."""
+
+    def __init__(self, monitors: Sequence[GpuMonitor]) -> None:
+        self._monitors = monitors
+
+    def read(self) -> GpuReading:
+        """Return how they are: memory and power added up, each process once.
+
+        Raises:
+            GpuUnreadableError: one of them can't be told now.
+        """
+        readings = [monitor.read() for monitor in self._monitors]
+        names = Counter(reading.name for reading in readings)
+        return GpuReading(
+            name=" and ".join(
+                f"{num} x {name}" if num > 1 else name for name, num in names.items()
+            ),
+            driver=readings[0].driver,
+            total_bytes=sum(reading.total_bytes for reading in readings),
+            used_bytes=sum(reading.used_bytes for reading in readings),
+            uses=_merged(use for reading in readings for use in reading.uses),
+            power_w=_total(reading.power_w for reading in readings),
+            power_cap_w=_total(reading.power_cap_w for reading in readings),
+        )
+
+    def cap_power(self, watts: float) -> float:
+        """Ask for a power cap of each, and return the lowest that was set.
+
+        Raises:
+            GpuUnreadableError: the driver refuses for one of them.
+        """
+        return min(monitor.cap_power(watts) for monitor in self._monitors)
+
+
+def _merged(uses: Iterable[GpuUse]) -> tuple[GpuUse, ...]:
+    by_pid: dict[int, GpuUse] = {}
+    for use in uses:
+        known = by_pid.setdefault(use.pid, use)
+        if known is not use:
+            shares = [s for s in (known.time_share, use.time_share) if s is not None]
+            by_pid[use.pid] = replace(
+                known,
+                memory_bytes=known.memory_bytes + use.memory_bytes,
+                time_share=max(shares, default=None),
+            )
+    return tuple(by_pid[pid] for pid in sorted(by_pid))
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
 
 
 ParentOf = Callable[[int], int | None]

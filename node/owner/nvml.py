@@ -4,16 +4,27 @@
 """
 
 import importlib
+from collections.abc import Sequence
 from typing import Any, Final
 
 from echo2swarm.extras import install_extra
-from node.owner.gpu import GpuReading, GpuUnreadableError, GpuUse, name_of
+from node.owner.gpu import (
+    GpuMonitor,
+    GpuReading,
+    GpuUnreadableError,
+    GpuUse,
+    SeveralGpus,
+    name_of,
+)
 
 _MILLI: Final = 1000.0
 
 
-def open_monitor(index: int = 0) -> "NvmlMonitor":
-    """Return a monitor of the GPU number ``index``, as the driver counts.
+def open_monitor(gpus: Sequence[str] = ("0",)) -> GpuMonitor:
+    """Return a monitor of some GPUs.
+
+    Args:
+        gpus: at least one: its number, as ``nvidia-smi`` counts, or its UUID.
 
     Raises:
         GpuUnreadableError: there is no NVIDIA driver, no such GPU, or nvidia-ml-py is missing;
@@ -23,12 +34,22 @@ def open_monitor(index: int = 0) -> "NvmlMonitor":
         nvml = importlib.import_module("pynvml")
     except ImportError:
         raise GpuUnreadableError(f"nvidia-ml-py is not installed; {install_extra('gpu')}") from None
-    try:
-        nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        return NvmlMonitor(nvml, handle)
-    except nvml.NVMLError as exc:
-        raise GpuUnreadableError(f"no NVIDIA GPU {index} can be read: {exc}") from None
+    monitors: list[GpuMonitor] = []
+    for gpu in gpus:
+        try:
+            nvml.nvmlInit()
+            monitors.append(NvmlMonitor(nvml, _handle(nvml, gpu)))
+        except nvml.NVMLError as exc:
+            raise GpuUnreadableError(f"no NVIDIA GPU {gpu} can be read: {exc}") from None
+    if not monitors:
+        raise GpuUnreadableError("no GPU is left for it: see CUDA_VISIBLE_DEVICES")
+    return monitors[0] if len(monitors) == 1 else SeveralGpus(monitors)
+
+
+def _handle(nvml: Any, gpu: str) -> Any:  # noqa: ANN401 - an untyped library
+    if gpu.isdecimal():
+        return nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+    return nvml.nvmlDeviceGetHandleByUUID(gpu)
 
 
 class NvmlMonitor:

@@ -1,10 +1,11 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
 from echo2swarm.errors import UsageError
 from node.engine.options import SleepOptions, TransformersOptions, VllmOptions, num_threads
-from node.engine.placement import engine_specs
+from node.engine.placement import all_gpus, engine_specs, gpus_of
 from node.engine.process import engine_spec
 
 
@@ -15,9 +16,38 @@ def gpus(num: int, *, env: dict[str, str], tensor_parallel: int = 1) -> list[str
     ]
 
 
-def test_one_engine_is_run_as_if_there_were_no_other() -> None:
+def test_one_engine_is_left_all_gpus_but_counts_them_as_nvidia_smi_does() -> None:
     options = SleepOptions()
-    assert engine_specs("sleep", options, num=1, env={}) == (engine_spec("sleep", options),)
+    (spec,) = engine_specs("sleep", options, num=1, env={})
+    (own,) = engine_specs("sleep", options, num=1, env={"CUDA_DEVICE_ORDER": "FASTEST_FIRST"})
+
+    assert spec == replace(engine_spec("sleep", options), env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert own.env["CUDA_DEVICE_ORDER"] == "FASTEST_FIRST"
+
+
+@pytest.mark.parametrize(
+    ("device", "tensor_parallel", "visible", "used"),
+    [
+        ("auto", 1, None, ("0",)),
+        ("cuda:2", 1, None, ("2",)),
+        ("auto", 2, None, ("0", "1")),
+        ("cuda:1", 1, "4, GPU-7", ("GPU-7",)),
+        ("cuda:5", 1, "4,5", ()),
+        ("auto", 1, "", ()),
+    ],
+)
+def test_the_gpus_that_are_watched_are_those_that_the_engine_uses(
+    device: str, tensor_parallel: int, visible: str | None, used: tuple[str, ...]
+) -> None:
+    options = VllmOptions(device=device, tensor_parallel=tensor_parallel)
+    env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert gpus_of(options, env) == used
+
+
+def test_the_gpus_of_all_engines_are_watched() -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "6,7,8"}
+    vllm = VllmOptions(python=sys.executable)
+    assert all_gpus(engine_specs("vllm", vllm, num=3, env=env), env) == ("6", "7", "8")
 
 
 def test_each_engine_has_gpus_of_its_own() -> None:

@@ -89,7 +89,7 @@ def test_a_power_cap_in_range_is_set_in_milliwatts(monkeypatch: pytest.MonkeyPat
         fake_nvml(nvmlDeviceSetPowerManagementLimit=lambda *said: asked.append(said)),
     )
 
-    assert open_monitor(1).cap_power(200) == 200
+    assert open_monitor(["1"]).cap_power(200) == 200
     assert asked == [(1, 200_000)]
 
 
@@ -116,3 +116,39 @@ def test_a_gpu_that_goes_away_is_unreadable_and_no_crash(monkeypatch: pytest.Mon
 
     with pytest.raises(GpuUnreadableError, match="GPU is lost"):
         open_monitor().read()
+
+
+def test_several_gpus_are_read_as_one_and_each_process_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setitem(
+        sys.modules,
+        "pynvml",
+        fake_nvml(
+            nvmlDeviceGetHandleByUUID=lambda name: f"handle of {name}",
+            nvmlDeviceSetPowerManagementLimit=lambda handle, _: asked.append(handle),
+        ),
+    )
+    monitor = open_monitor(["0", "GPU-5"])
+    reading = monitor.read()
+    capped_w = monitor.cap_power(200)
+
+    assert reading.name == "2 x NVIDIA Fake"
+    assert (reading.total_bytes, reading.used_bytes) == (2**35, 2**32)
+    assert (reading.power_w, reading.power_cap_w) == (None, 500.0)
+    assert [(u.pid, u.memory_bytes, u.time_share) for u in reading.uses] == [
+        (1, 2**31, 0.6),
+        (4_000_001, 0, None),
+    ]
+    assert capped_w == 200
+    assert asked == [0, "handle of GPU-5"]
+
+
+def test_a_machine_whose_gpus_are_all_hidden_has_none_to_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+
+    with pytest.raises(GpuUnreadableError, match="CUDA_VISIBLE_DEVICES"):
+        open_monitor([])
