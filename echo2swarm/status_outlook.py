@@ -49,7 +49,7 @@ def _quantity(quantity: Quantity, *, plain: bool) -> str:
 
 def _capacity(outlook: Outlook) -> str:
     required = (
-        "no supply is enough"
+        "the learner waits at any supply"
         if outlook.required_rollouts_per_s is None
         else f"{format_rate(outlook.required_rollouts_per_s)}/s required"
     )

@@ -248,7 +248,8 @@ def _need(selection: Selection) -> dict[str, object]:
     if needed is None:
         return {"needed_rollouts_per_s": "not measured yet"}
     if needed == inf:
-        return {"needed_rollouts_per_s": "no supply is enough: rollouts or weights take too long"}
+        why = "the learner waits at any supply: rollouts or weights take too long"
+        return {"needed_rollouts_per_s": why}
     return {"needed_rollouts_per_s": round(needed, 3), "is_enough": selection.is_feasible}
 
 

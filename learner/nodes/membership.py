@@ -96,6 +96,9 @@ class Membership:
                 count=report.count,
             )
         await self._act_on(news, node)
+        if news.has_left and self._nodes.forget_visitor(peer):
+            self._links.forget(peer)
+            self._activator.forget(peer)
         return encode(self._reply_to(node), max_bytes=MAX_REPLY_BYTES)
 
     async def watch(self) -> None:

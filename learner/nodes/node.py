@@ -76,6 +76,13 @@ class Node:
         return f"{self.why}; {self.no_work_why}" if self.no_work_why else self.why
 
     @property
+    def is_visitor(self) -> bool:
+        """Whether it has left, and nothing has come of it."""
+        is_idle = self.applied_version is None and not self.payload_bytes_received
+        is_blank = not self.num_accepted and not self.refusals
+        return self.state is NodeState.LEFT and is_idle and is_blank
+
+    @property
     def slow_broadcast_s(self) -> float | None:
         """How long versions take to be applied by it, few exceptions."""
         ranked = sorted(self.broadcasts_s)

@@ -143,6 +143,20 @@ class NodeTable:
             broadcast_s=broadcast_s,
         )
 
+    def forget_visitor(self, peer: PeerId) -> bool:
+        """Forget a node that has left without having done or fetched anything.
+
+        A doctor's visit, say: nobody wants it on record.
+
+        Returns:
+            whether it was one.
+        """
+        node = self._nodes.get(peer)
+        if node is None or not node.is_visitor:
+            return False
+        del self._nodes[peer]
+        return True
+
     def has_twin(self, node: Node, now_s: float) -> bool:
         """Whether two processes run under this node's identity."""
         return node.twin_at_s is not None and now_s - node.twin_at_s <= self._silent_after_s

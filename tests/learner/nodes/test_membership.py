@@ -52,6 +52,21 @@ async def test_who_leaves_is_given_to_nobody_any_more(
     assert [n.peer_id for n in reply.neighbours] == [three.peer]
 
 
+async def test_who_only_looked_in_is_not_kept_but_who_fetched_weights_is(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path) as world:
+        visitor, fetcher, other = await join(world, 3)
+        await visitor.heartbeat(state=NodeState.LEFT)
+        await visitor.heartbeat(state=NodeState.LEFT)
+        await fetcher.heartbeat(state=NodeState.LEFT, payload_bytes_received=1000)
+        names = {line.peer_id for line in (await other.status()).nodes}
+        back = await visitor.heartbeat()
+
+    assert names == {fetcher.peer, other.peer}
+    assert back.directive is not Directive.FINISHED
+
+
 async def test_a_node_hears_what_it_was_measured_at_and_status_shows_it(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
