@@ -8,11 +8,10 @@ only. Why it is done so: ``docs/adr/0015-evaluation-on-the-swarm.md``.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
-from typing import Any, Final
+from typing import Final
 
 import structlog
 import trio
@@ -26,25 +25,24 @@ from echo2swarm.jsonlines import JsonLines
 from learner.config import EvalTable
 from learner.dispatch.lease_desk import tell_ended
 from learner.dispatch.prompts import usable_prompts
+from learner.evaluation.evaluators import Evaluators
 from learner.evaluation.judging import Judge
-from learner.evaluation.point import Point, point_of
+from learner.evaluation.point import point_of
 from learner.evaluation.questions import draw_held_out
 from learner.evaluation.round import Asker, EvalPlan, Round
 from learner.evaluation.schedule import Schedule
+from learner.evaluation.telling import Teller
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.ports import HeldOut
 from learner.progress import Progress
 from learner.scoring.messages import Prompt
-from protocols.activation import Directive
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.leases import Lease
 from protocols.rollouts import RolloutSubmission, RolloutVerdict
-from protocols.status import Estimate, EvaluationPoint, EvaluationStatus
+from protocols.status import EvaluationStatus
 
-LONELY_S: Final = 30.0
-"""Nodes come back sooner than that: if by then none samples with the version, none will."""
 _NAP_S: Final = 1.0
 
 log = structlog.get_logger()
@@ -101,22 +99,18 @@ class LiveEvaluation:
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._metrics = metrics
         self._bell = bell
+        self._teller = Teller(metrics)
+        self._evaluators = Evaluators(nodes, max_share=table.max_share)
         self._prompts: list[Prompt] = []
         self._now: _Now | None = None
         self._last: Round | None = None
         """The one before; results of it may still come."""
-        self._found: EvaluationPoint | None = None
-        """The newest point of the curve."""
         self._evaluated: int | None = None
         """The newest version of which an evaluation was begun, or given up."""
-        self._able: set[PeerId] = set()
-        """The nodes that can keep a version."""
         self._is_last = False
         """Whether training is over."""
         self._is_stopped = False
-        self._lonely_since_s = inf
 
     # Looking.
 
@@ -134,7 +128,7 @@ class LiveEvaluation:
         """Return what ``swarm status`` shows."""
         running = self.running
         return EvaluationStatus(
-            newest=self._found,
+            newest=self._teller.newest,
             running_version=None if running is None else running.version,
             num_done=0 if running is None else len(running.answers),
             num_wanted=0 if running is None else running.num_wanted,
@@ -159,7 +153,7 @@ class LiveEvaluation:
 
     async def grant(self, ask: Ask) -> Lease | None:
         """Lease held-out prompts to a node that can keep its version; None if it may train."""
-        self._able.add(ask.peer)
+        self._evaluators.add(ask.peer)
         version = ask.applied_version
         if self._now is None and self._may_begin(version):
             await self._begin(version)
@@ -168,12 +162,14 @@ class LiveEvaluation:
             return None
         asker = Asker(ask.peer, ask.session_id, ask.max_completions)
         granted = now.round.grant(
-            asker, max_evaluators=self._max_evaluators(), now_s=trio.current_time()
+            asker,
+            max_evaluators=self._max_at_once(),
+            now_s=trio.current_time(),
         )
         if granted is None:
             return None
         lease, record = granted
-        self._lonely_since_s = inf
+        self._evaluators.are_at_work()
         self._note_work(record.peer)
         try:
             await self._ledger.evaluations.granted(version, record, now_unix_s=time.time())
@@ -228,7 +224,7 @@ class LiveEvaluation:
         before = await self._ledger.evaluations.open(self._prompts)
         self._evaluated = before.newest_version
         if before.newest_figures is not None:
-            self._found = _shown(before.newest_figures)
+            self._teller.recall(before.newest_figures)
         if before.are_other_prompts:
             log.warning(
                 "evaluation.prompts_changed",
@@ -285,7 +281,7 @@ class LiveEvaluation:
             ring = self._bell.next_ring
             if self._now is not None:
                 deadline_s = trio.current_time() + self._table.timeout_s
-            elif trio.current_time() >= deadline_s or self._is_lonely(None):
+            elif trio.current_time() >= deadline_s or self._are_gone(None):
                 log.warning(
                     "evaluation.dropped",
                     version=self._schedule.last_version,
@@ -314,8 +310,8 @@ class LiveEvaluation:
         found = Round(version, self._prompts, self._plan)
         self._now = now = _Now(round=found, started_s=trio.current_time())
         before, self._evaluated = self._evaluated, version
-        self._lonely_since_s = inf
-        self._able &= {node.peer for node in self._nodes.present}
+        self._evaluators.are_at_work()
+        self._evaluators.forget_absent()
         try:
             await self._ledger.evaluations.started(
                 version,
@@ -333,15 +329,9 @@ class LiveEvaluation:
             version=version,
             num_prompts=len(self._prompts),
             samples_per_prompt=self._plan.samples_per_prompt,
-            max_nodes=self._max_evaluators(),
+            max_nodes=self._max_at_once(),
         )
         self._bell.ring()
-
-    def _max_evaluators(self) -> int:
-        num_active = sum(node.directive is Directive.ACTIVE for node in self._nodes.present)
-        if self._is_last:
-            return max(1, num_active)
-        return max(1, int(self._table.max_share * num_active))
 
     def _over(self, found: Round) -> list[tuple[LeaseRecord, LeaseState]]:
         """Return the leases that nothing will come of in time."""
@@ -384,26 +374,16 @@ class LiveEvaluation:
             return "complete"
         if trio.current_time() - now.started_s >= self._table.timeout_s:
             return f"eval.timeout_s = {self._table.timeout_s:g} is over"
-        if not now.round.leases.active and self._is_lonely(now.round.version):
+        if not now.round.leases.active and self._are_gone(now.round.version):
             return f"no node samples with version {now.round.version} any more"
         return None
 
-    def _is_lonely(self, version: int | None) -> bool:
-        """Whether, for some time, no node has been there that can evaluate a version.
+    def _max_at_once(self) -> int:
+        return self._evaluators.max_at_once(is_training=not self._is_last)
 
-        Args:
-            version: which; None for any.
-        """
-        now_s = trio.current_time()
+    def _are_gone(self, version: int | None) -> bool:
         newest = self._dispatcher.newest_version
-        # Nodes that have an older one, or none yet, will sample with the newest.
-        may_come = version is None or version == newest
-        is_somebody = any(
-            node.peer in self._able and (may_come or node.applied_version == version)
-            for node in self._nodes.present
-        )
-        self._lonely_since_s = inf if is_somebody else min(self._lonely_since_s, now_s)
-        return now_s - self._lonely_since_s >= LONELY_S
+        return self._evaluators.are_gone(version, newest=newest, now_s=trio.current_time())
 
     async def _finish_round(self, now: _Now, why: str) -> None:
         """Work out what an evaluation found, record it, and tell."""
@@ -422,7 +402,7 @@ class LiveEvaluation:
         )
         if point is not None:
             # Before it is on record as ended: so it may come twice after a crash, but never not.
-            self._write(point)
+            self._teller.write(point)
         outcome = Outcome.DROPPED if point is None else Outcome.COMPLETE
         if point is not None and not point.is_complete:
             outcome = Outcome.PARTIAL
@@ -433,46 +413,6 @@ class LiveEvaluation:
             now_unix_s=time.time(),
         )
         self._last, self._now = found, None
-        self._lonely_since_s = inf
-        self._say(found, point, outcome, why)
+        self._evaluators.are_at_work()
+        self._teller.say(found, point, outcome, why)
         self._bell.ring()
-
-    def _write(self, point: Point) -> None:
-        try:
-            self._metrics.write(point.as_metrics(unix_s=time.time()))
-        except OSError as exc:
-            log.error("metrics.not_written", version=point.version, error=exc.strerror)
-
-    def _say(self, found: Round, point: Point | None, outcome: Outcome, why: str) -> None:
-        if point is None:
-            log.warning(
-                "evaluation.dropped",
-                version=found.version,
-                why=why,
-                num_answers=f"{len(found.answers)}/{found.num_wanted}",
-            )
-            return
-        self._found = _shown(point.as_dict())
-        tell: Callable[..., object] = log.info if point.is_complete else log.warning
-        tell(
-            f"evaluation.{outcome.value}",
-            version=point.version,
-            mean_at_k=point.mean_text,
-            pass_at_1=round(point.figures.pass_at_1.value, 4),
-            k=point.figures.samples_per_prompt,
-            num_prompts=f"{point.figures.num_prompts}/{point.num_wanted}",
-            took_s=round(point.took_s, 1),
-            **({} if point.is_complete else {"why": why}),
-        )
-
-
-def _shown(figures: Mapping[str, Any]) -> EvaluationPoint:
-    """Return a point as the ledger keeps it in the form of ``swarm status``."""
-    return EvaluationPoint(
-        version=figures["version"],
-        samples_per_prompt=figures["samples_per_prompt"],
-        num_prompts=figures["num_prompts"],
-        num_prompts_wanted=figures["num_prompts_wanted"],
-        mean_at_k=Estimate(**figures["mean_at_k"]),
-        pass_at_1=Estimate(**figures["pass_at_1"]),
-    )

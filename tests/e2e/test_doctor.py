@@ -39,9 +39,9 @@ async def examine(
     module: Sequence[str] = ("node.cli",),
 ) -> tuple[int, Findings]:
     """Run ``echo2-node doctor`` and return its exit status and what it found."""
-    first, *rest = (*module, "doctor", *arguments, "--json")
     folder = swarm.state_dir(name)
-    tool = await swarm.start_tool(first, [*rest, "--state-dir", str(folder)], name=name)
+    rest = [*module[1:], "doctor", *arguments, "--json", "--state-dir", str(folder)]
+    tool = await swarm.start_tool(module[0], rest, name=name)
     with trio.fail_after(240):
         status = await tool.wait()
     (line,) = [text for text in tool.log_path.read_text().splitlines() if text.startswith("[{")]
