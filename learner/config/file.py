@@ -21,12 +21,14 @@ from learner.config.checks import check
 from learner.config.presets import PRESETS
 from learner.config.tables import LearnerConfig, TrainerTable
 from learner.config.text import write_commented
+from learner.tasks.base import TaskOptions
 from learner.tasks.registry import BUILT_IN, check_table, find_kind
 
 __all__ = ["load", "resolved", "write_commented"]
 
 ENVIRONMENT_PREFIX: Final = "ECHO2_"
 _SEPARATOR: Final = "__"
+_OF_EVERY_TASK: Final = frozenset(TaskOptions.__struct_fields__) - {"kind"}
 _DEFAULT_TASK: Final = "arithmetic"
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
@@ -116,7 +118,8 @@ def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:
     path_keys = find_kind(kind).Options.path_keys if kind in BUILT_IN else ()
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
-        _merge(merged, _with_absolute_paths(layer.tables, layer.folder, path_keys))
+        tables = _without_other_task(layer.tables, kind)
+        _merge(merged, _with_absolute_paths(tables, layer.folder, path_keys))
     try:
         merged["task"] = check_table({**merged.get("task", {}), "kind": kind})
         # Defaults may be paths too.
@@ -124,6 +127,14 @@ def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:
         return check(convert(merged, LearnerConfig))
     except ConfigError as exc:
         raise ConfigError(_with_origin(str(exc), layers)) from None
+
+
+def _without_other_task(tables: Mapping[str, Any], kind: object) -> Mapping[str, Any]:
+    """Return a layer's tables, less what only a kind of task knows that is not the one wanted."""
+    task: Mapping[str, Any] = tables.get("task", {})
+    if task.get("kind") in (None, kind):
+        return tables
+    return {**tables, "task": {key: task[key] for key in _OF_EVERY_TASK & task.keys()}}
 
 
 def _with_origin(message: str, layers: Iterable[_Layer]) -> str:

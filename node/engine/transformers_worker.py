@@ -17,7 +17,6 @@ import transformers
 from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import Cancellations, OnProgress, serve
-from node.engine.memory_limit import MemoryLimit
 from node.engine.messages import (
     Completion,
     Describe,
@@ -30,6 +29,7 @@ from node.engine.messages import (
 )
 from node.engine.options import TransformersOptions, from_argument, num_threads
 from node.engine.transformers_decode import Decoder
+from node.engine.transformers_memory import MemoryLimit
 from node.engine.transformers_model import TornWeightsError, build_model, replace_weights
 from protocols.leases import LeasedGroup
 from protocols.packed import unpack_tokens

@@ -89,6 +89,18 @@ def test_a_flag_may_reach_into_the_options_of_a_task(write: WriteFile) -> None:
     assert config.task["dataset_options"] == {"min_terms": 2, "max_terms": 3}
 
 
+def test_a_task_of_another_kind_takes_over_only_what_every_kind_knows(write: WriteFile) -> None:
+    path = write('[task]\nkind = "arithmetic"\nlargest = 20\nheld_out_share = 0.25')
+
+    config = read(path, "task.kind=sort_digits")
+
+    assert config.task["kind"] == "sort_digits"
+    assert config.task["held_out_share"] == 0.25
+    assert "largest" not in config.task
+    with pytest.raises(ConfigError, match=r"task\.largest"):
+        read(path, "task.kind=sort_digits", "task.largest=30")
+
+
 def test_other_variables_of_ours_are_left_alone() -> None:
     assert read(None, ECHO2_CHILD_FD="7", PATH="/bin", ECHO_RUN__SEED="7") == read(None)
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engine.memory_limit import MemoryLimit, is_shortage
 from node.engine.messages import Completion
 from node.engine.transformers_decode import Batch
+from node.engine.transformers_memory import MemoryLimit, is_shortage
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_floats, pack_tokens
 from protocols.rollouts import FinishReason
