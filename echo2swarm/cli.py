@@ -56,10 +56,15 @@ def status(
 ) -> int:
     """Show the state of the run that TICKET admits to ("-" reads it from standard input).
 
+    In place of a ticket, the run's directory will do.
+
     Exits with 0 if the run is well, and with 1 if it has failed or its learner can't be reached.
     """
     from echo2swarm.status_command import StatusOptions, read_ticket, show_status  # noqa: PLC0415
+    from echo2swarm.ticket_text import is_folder  # noqa: PLC0415
 
+    if run_dir is None and ticket is not None and is_folder(ticket):
+        ticket, run_dir = None, Path(ticket)
     options = StatusOptions(
         # A ticket in the environment does not overrule what was typed.
         ticket=read_ticket(ticket) if ticket and run_dir is None else None,

@@ -8,6 +8,8 @@ from typing import Final
 from echo2swarm.errors import UsageError
 from protocols.ticket import MAX_BYTES, PREFIX
 
+TICKET_FILE: Final = "ticket.txt"
+"""Where a learner writes it, in its run directory."""
 _STDIN: Final = "-"
 
 
@@ -34,6 +36,16 @@ def typed_ticket(text: str, *, command: str) -> str:
         raise UsageError(f"the ticket is empty; to read it from a file: {from_file}FILE")
     if line.startswith(PREFIX):
         return line
+    if text.strip() != _STDIN and is_folder(line):
+        written = Path(line) / TICKET_FILE
+        raise UsageError(
+            f"{line} is a folder, not a ticket; "
+            + (
+                f"to read the ticket in it: {from_file}{shlex.quote(str(written))}"
+                if written.is_file()
+                else f"to read one from a file: {from_file}FILE"
+            )
+        )
     if text.strip() != _STDIN and _is_path(line):
         raise UsageError(
             f"{line} is a path, not a ticket; to read the ticket in it: "
@@ -43,6 +55,14 @@ def typed_ticket(text: str, *, command: str) -> str:
         f"a ticket starts with {PREFIX!r}; this one does not. To read it from a file: "
         f"{from_file}FILE"
     )
+
+
+def is_folder(text: str) -> bool:
+    """Whether a folder was typed where a ticket is expected."""
+    try:
+        return bool(text.strip()) and Path(text).is_dir()
+    except (OSError, ValueError):  # too long, or with characters that no path has
+        return False
 
 
 def _is_path(text: str) -> bool:

@@ -31,6 +31,7 @@ import msgspec
 
 from echo2swarm.disk import write_atomically
 from echo2swarm.errors import StoreError, UsageError
+from echo2swarm.ticket_text import TICKET_FILE
 from learner.checkpoint_store import Checkpoint, CheckpointStore
 from protocols.ids import RunId
 
@@ -55,7 +56,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RunDir:
     """Where the files of one run are."""
 
-    TICKET: Final = "ticket.txt"
+    TICKET: Final = TICKET_FILE
     CONFIG: Final = "config.toml"
     RUN: Final = "run.json"
     LEDGER: Final = "ledger.sqlite"

@@ -44,6 +44,14 @@ def test_the_state_of_a_run_that_goes_on_is_shown_as_plain_text(tmp_path: Path) 
     assert "\x1b" not in result.stdout
 
 
+def test_a_run_directory_will_do_in_place_of_a_ticket(tmp_path: Path) -> None:
+    result = swarm("status", "--json", run_dir_with(STATUS, tmp_path))
+
+    assert msgspec.json.decode(result.stdout, type=StatusReply) == STATUS
+    (tmp_path / "status.json").write_text("{")
+    assert_one_line(swarm("status", str(tmp_path)), status=1, says="is not the status of a run")
+
+
 def test_json_is_the_reply_itself(tmp_path: Path) -> None:
     result = swarm("status", "--json", "--run", run_dir_with(STATUS, tmp_path))
 

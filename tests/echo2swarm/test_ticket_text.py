@@ -44,6 +44,15 @@ def test_a_path_is_answered_with_the_command_that_reads_it(
     assert refusal("runs/my run/t.txt").endswith("echo2-node join - < 'runs/my run/t.txt'")
 
 
+def test_a_run_directory_is_answered_with_the_ticket_in_it(tmp_path: Path) -> None:
+    assert refusal(str(tmp_path)).endswith(
+        "is a folder, not a ticket; to read one from a file: echo2-node join - < FILE"
+    )
+    (tmp_path / "ticket.txt").touch()
+
+    assert refusal(str(tmp_path)).endswith(f"echo2-node join - < {tmp_path}/ticket.txt")
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [(b"", "empty line"), (b"\n\n", "empty line"), (b"\xff\xfe", "no text"), (b"a/b", "starts")],
