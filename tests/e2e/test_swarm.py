@@ -292,7 +292,7 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
         async with open_impostor(read_ticket(line)) as impostor:
             reply = await impostor.heartbeat(state=NodeState.STANDBY, applied_version=0)
             newest = reply.newest_version
-            with trio.fail_after(30):
+            with trio.fail_after(JOIN_S):
                 await impostor.wait_active(newest)
 
             def rollout(
@@ -332,7 +332,7 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
                 beat = await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
                 newest = beat.newest_version
                 await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
-                with trio.fail_after(30):
+                with trio.fail_after(JOIN_S):
                     lease = await impostor.lease(newest)
                 answer = await impostor.submit(lease.lease_id, bad(lease))
                 got[reason] = answer.refusal or answer.verdicts[0].refusal
@@ -341,7 +341,7 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
             await impostor.heartbeat(state=NodeState.ACTIVE, applied_version=newest)
             seen = await swarm.wait_status(
                 lambda s: any(n.name == "impostor" and len(n.refusals) >= 7 for n in s.nodes),
-                timeout_s=20,
+                timeout_s=JOIN_S,
                 what="the refusals in the status",
             )
         trained = await swarm.wait_status(

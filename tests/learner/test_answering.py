@@ -51,6 +51,6 @@ async def test_a_late_call_is_not_answered() -> None:
 
 
 async def test_the_context_ends_at_once_if_nobody_waits_for_an_answer() -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with Answering().open():
             pass

@@ -273,7 +273,7 @@ async def test_what_a_child_has_started_ends_with_it(module: str, how: str, tmp_
 
 
 async def until_ended(pid: int) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while is_running(pid):  # noqa: ASYNC110
             await trio.sleep(0.02)
 

@@ -44,7 +44,7 @@ async def main(number: int, hosts: list[str]) -> None:
             echo,
             max_request_bytes=len(DATA),
             max_reply_bytes=len(DATA),
-            timeout_s=10,
+            timeout_s=60,
         )
         for host in hosts:
             await reach(network, host)
@@ -76,7 +76,7 @@ async def obey(network: Network, command: str, number: str, *rest: str) -> str:
             await network.connect(info, timeout_s=float(rest[0]))
             return "connected"
         case "echo":
-            reply = await call(network, peer, ECHO, DATA, max_reply_bytes=len(DATA), timeout_s=10)
+            reply = await call(network, peer, ECHO, DATA, max_reply_bytes=len(DATA), timeout_s=60)
             return "echoed" if reply == DATA else "garbled"
         case "leave":
             await network.disconnect(peer)

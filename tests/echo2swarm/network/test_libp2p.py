@@ -58,11 +58,11 @@ def serve_echo(network: Network) -> None:
     async def echo(_peer: PeerId, request: bytes) -> bytes:
         return request
 
-    serve_calls(network, ECHO, echo, max_request_bytes=100, max_reply_bytes=100, timeout_s=20)
+    serve_calls(network, ECHO, echo, max_request_bytes=100, max_reply_bytes=100, timeout_s=60)
 
 
 async def ask(network: Network, peer: PeerId) -> bytes:
-    return await call(network, peer, ECHO, b"hello", max_reply_bytes=100, timeout_s=20)
+    return await call(network, peer, ECHO, b"hello", max_reply_bytes=100, timeout_s=60)
 
 
 @asynccontextmanager
@@ -251,7 +251,7 @@ async def test_half_a_frame_is_an_error_and_never_a_frame() -> None:
         async with a.open_stream(b.peer, ECHO, max_frame_bytes=100) as stream:
             # Below the port: a length of ten, and then only four bytes and a clean end.
             await stream._stream.write(b"\x00\x00\x00\x0afour")  # type: ignore[attr-defined]
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await is_over.wait()
 
     assert [type(each) for each in outcome] == [NetworkError]
@@ -325,7 +325,7 @@ async def test_what_the_owner_advertises_is_what_others_are_told() -> None:
         assert a.addresses() == (f"{where}/p2p/{a.peer}",)
         await a.connect(info_of(b))
 
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while (found := await b.find_peer(a.peer)) is None:  # noqa: ASYNC110 - no event
                 await trio.sleep(0.05)
         assert found.addresses == (where,)

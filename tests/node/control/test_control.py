@@ -244,7 +244,7 @@ async def test_a_node_that_accepts_nobody_is_not_taken_for_one_that_has_ended(
     with registered(registry, state_dir), socket.socket(socket.AF_UNIX) as held_up:
         held_up.bind(str(socket_path(state_dir)))
         held_up.listen(0)
-        with socket.socket(socket.AF_UNIX) as first, trio.fail_after(20):
+        with socket.socket(socket.AF_UNIX) as first, trio.fail_after(60):
             first.connect(str(socket_path(state_dir)))
 
             with pytest.raises(SilentNodeError, match="does not answer"):
@@ -258,7 +258,7 @@ async def test_a_node_that_accepts_nobody_is_not_taken_for_one_that_has_ended(
 
 async def test_a_command_waits_for_its_turn_while_the_node_is_held_up(tmp_path: Path) -> None:
     make_private_folder(tmp_path)
-    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(20):
+    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(60):
         held_up.bind(str(socket_path(tmp_path)))
         held_up.listen(0)
         with socket.socket(socket.AF_UNIX) as first:
@@ -279,7 +279,7 @@ async def test_an_order_that_was_not_answered_may_still_be_done(
 ) -> None:
     monkeypatch.setattr(client_module, "ANSWER_S", 0.1)
     make_private_folder(tmp_path)
-    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(20):
+    with socket.socket(socket.AF_UNIX) as held_up, trio.fail_after(60):
         held_up.bind(str(socket_path(tmp_path)))
         held_up.listen(2)
         async with open_control(tmp_path) as client:
@@ -293,7 +293,7 @@ async def test_an_order_that_was_not_answered_may_still_be_done(
 
 async def test_a_node_that_ends_before_it_answers_has_ended(tmp_path: Path) -> None:
     make_private_folder(tmp_path)
-    with socket.socket(socket.AF_UNIX) as dying, trio.fail_after(20):
+    with socket.socket(socket.AF_UNIX) as dying, trio.fail_after(60):
         dying.bind(str(socket_path(tmp_path)))
         dying.listen(2)
         async with open_control(tmp_path) as client:
