@@ -37,7 +37,9 @@ from protocols.ticket import Ticket
 
 STATUS_S: Final = 12.0
 MANIFEST_S: Final = 8.0
-LINK_S: Final = 25.0
+LINK_S: Final = 30.0
+REFUSED_S: Final = 3.0
+"""After which a learner that is busy with others is asked again."""
 MEMBER_S: Final = 8.0
 
 
@@ -152,17 +154,21 @@ async def _measure_link(
             with trio.move_on_after(MEMBER_S):
                 while not membership.has_learner:  # noqa: ASYNC110 - there is no event for it
                     await trio.sleep(0.1)
-            if membership.has_learner:
+            while membership.has_learner:
                 problem = "it took too long"
                 try:
                     outcome = await prober.probe()
                 except (NetworkError, RemoteProtocolError) as exc:
                     problem = str(exc)
-                else:
-                    if isinstance(outcome, ProbeResult):
-                        result, problem = outcome, ""
-                    else:
-                        problem = f"the learner refuses now ({outcome.reason}); try again later"
+                    break
+                if isinstance(outcome, ProbeResult):
+                    result, problem = outcome, ""
+                    break
+                problem = f"the learner refuses now ({outcome.reason}); try again later"
+                if outcome.retry_after_s > LINK_S:
+                    break
+                # It measures another node, or sends weights: for some seconds, mostly.
+                await trio.sleep(REFUSED_S)
             nursery.cancel_scope.cancel()
     state = NodeState.LEFT
     await membership.say_goodbye()
