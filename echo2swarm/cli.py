@@ -64,7 +64,7 @@ def status(
     from echo2swarm.ticket_text import is_folder  # noqa: PLC0415
 
     if run_dir is None and ticket is not None and is_folder(ticket):
-        ticket, run_dir = None, Path(ticket)
+        run_dir = Path(ticket)
     options = StatusOptions(
         # A ticket in the environment does not overrule what was typed.
         ticket=read_ticket(ticket) if ticket and run_dir is None else None,
