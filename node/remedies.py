@@ -5,7 +5,8 @@ from typing import Final
 
 _REMEDIES: Final = (
     (
-        r"out of memory|OutOfMemory|CUDA OOM|MemoryError|SIGKILL|Cannot allocate memory",
+        r"out of memory|OutOfMemory|CUDA OOM|MemoryError|SIGKILL|[Cc]an(no|')t allocate memory"
+        r"|bad_alloc|failed to map segment|[Mm]emory allocation",
         "probably too little memory: a smaller --max-batch, another --device, fewer other programs",
     ),
     (

@@ -18,6 +18,9 @@ from protocols.ids import PolicyVersion
 from protocols.sampling import SamplingParams
 from protocols.ticket import Ticket
 
+MAX_DEATHS: Final = 2
+"""The second one shows that the first was no accident."""
+_LOG: Final = "engine.log"
 TRIAL_S: Final = 120.0
 """Importing torch and loading a model included."""
 _SAMPLING: Final = SamplingParams(1.0, 32, (1,))
@@ -56,9 +59,10 @@ async def try_engine(
         except trio.TooSlowError:
             return EngineFacts(problem=f"it took longer than {TRIAL_S:g} s", with_what=with_what)
         except SwarmError as exc:
-            return EngineFacts(problem=str(exc), with_what=with_what)
+            return EngineFacts(problem=_without_log(str(exc), folder), with_what=with_what)
         except BaseExceptionGroup as group:
-            return EngineFacts(problem=_problem_in(group), with_what=with_what)
+            problem = _without_log(_problem_in(group), folder)
+            return EngineFacts(problem=problem, with_what=with_what)
     if tokens_per_s is None:
         return EngineFacts(problem="it could not sample; see above", with_what=with_what)
     return EngineFacts(
@@ -72,7 +76,8 @@ async def _time(
     ready = trio.Event()
     async with open_engine(
         engine_spec(kind, options),
-        log_path=folder / "engine.log",
+        log_path=folder / _LOG,
+        max_deaths=MAX_DEATHS,
         on_event=lambda event: ready.set() if isinstance(event, EngineReady) else None,
     ) as engine:
         await ready.wait()
@@ -96,6 +101,11 @@ async def _held(state_dir: Path, ticket: Ticket | None) -> HeldVersion | None:
             return library.newest
     except StoreError:
         return None
+
+
+def _without_log(problem: str, folder: Path) -> str:
+    """Return what is wrong, less the name of a log that will be gone by the time it is read."""
+    return problem.replace(f"; its log: {folder / _LOG}", "")
 
 
 def _problem_in(group: BaseExceptionGroup[BaseException]) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 
 from echo2swarm.extras import install_command, install_extra
 from echo2swarm.humane import format_bytes, format_mbit, format_rate, format_seconds
+from node.remedies import remedy_for
 from protocols.status import Reachability
 
 RESERVE_BYTES: Final = 64 * 1024 * 1024
@@ -264,7 +265,8 @@ def judge_link(up_bytes_per_s: float | None, down_bytes_per_s: float | None, why
 def judge_engine(problem: str, *, tokens_per_s: float | None, with_what: str) -> Finding:
     """Judge the engine."""
     if problem:
-        return _failed("engine", problem, "its own words are in the line before")
+        remedy = remedy_for(problem) or "its own words are above; docs/troubleshooting.md has more"
+        return _failed("engine", problem, remedy)
     return _passed("engine", f"{format_rate(tokens_per_s)} tokens/s with {with_what}")
 
 

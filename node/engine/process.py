@@ -57,7 +57,7 @@ _LOAD_TIMEOUT_S: Final = 1800.0
 _GENERATE_TIMEOUT_S: Final = 1800.0
 _FIRST_DELAY_S: Final = 0.5
 _MAX_DELAY_S: Final = 30.0
-_MAX_DEATHS_IN_A_ROW: Final = 6
+MAX_DEATHS_IN_A_ROW: Final = 6
 """Deaths without one call answered in between, after which it is given up."""
 
 
@@ -162,7 +162,11 @@ def _vllm_env(options: VllmOptions) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_engine(
-    spec: EngineSpec, *, log_path: Path, on_event: Callable[[EngineEvent], None]
+    spec: EngineSpec,
+    *,
+    log_path: Path,
+    on_event: Callable[[EngineEvent], None],
+    max_deaths: int = MAX_DEATHS_IN_A_ROW,
 ) -> AsyncIterator["ProcessEngine"]:
     """Run an engine for the length of the context; it starts meanwhile.
 
@@ -170,12 +174,13 @@ async def open_engine(
         spec: which.
         log_path: where the child's output is appended.
         on_event: told, from the event loop, whenever it is ready or has died.
+        max_deaths: without one call answered in between, after which it is given up.
 
     Raises:
         EngineBrokenError: it died too often in a row, or says itself that it can't work here;
             this cancels the context's body.
     """
-    engine = ProcessEngine(spec, log_path, on_event)
+    engine = ProcessEngine(spec, log_path, on_event, max_deaths=max_deaths)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine._supervise)
         yield engine
@@ -186,9 +191,15 @@ class ProcessEngine:
     """Implements :class:`node.engine.base.RolloutEngine`; made by :func:`open_engine`."""
 
     def __init__(
-        self, spec: EngineSpec, log_path: Path, on_event: Callable[[EngineEvent], None]
+        self,
+        spec: EngineSpec,
+        log_path: Path,
+        on_event: Callable[[EngineEvent], None],
+        *,
+        max_deaths: int = MAX_DEATHS_IN_A_ROW,
     ) -> None:
         self._spec = spec
+        self._max_deaths = max_deaths
         self._log_path = log_path
         self._on_event = on_event
         self._child: Child | None = None
@@ -297,7 +308,7 @@ class ProcessEngine:
                 num_deaths_in_a_row=self._num_deaths_in_a_row,
             )
             self._on_event(EngineDied(why))
-            if self._num_deaths_in_a_row >= _MAX_DEATHS_IN_A_ROW:
+            if self._num_deaths_in_a_row >= self._max_deaths:
                 raise EngineBrokenError(
                     f"the engine died {self._num_deaths_in_a_row} times without answering a call; "
                     f"the last time: {why}"

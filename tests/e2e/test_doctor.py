@@ -213,6 +213,29 @@ async def test_a_slow_line_is_measured_and_named(tmp_path: Path) -> None:
     assert 2.0 < down < 16.0
 
 
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+def test_an_engine_that_finds_no_memory_fails_with_its_words_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    made = subprocess.run(
+        # Enough for the doctor; not for torch.
+        ["prlimit", "--as=500000000", sys.executable, "-m", "node.cli", "doctor", "--json"],
+        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    findings = {f.name: f for f in msgspec.json.decode(made.stdout, type=list[Finding])}
+
+    assert made.returncode == 1, made.stderr
+    assert failures(findings) == ["engine"]
+    assert "died 2 times" in findings["engine"].text
+    assert "its log" not in findings["engine"].text, "it is gone by now"
+    assert "too little memory" in findings["engine"].remedy
+
+
 def test_a_package_of_another_version_is_named_with_how_to_get_the_right_one(
     tmp_path: Path,
 ) -> None:

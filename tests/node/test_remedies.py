@@ -10,6 +10,9 @@ from node.remedies import remedy_for
     [
         ("engine transformers was killed by SIGKILL; its log: x", "--max-batch"),
         ("engine: OutOfMemoryError: CUDA out of memory. Tried to allocate", "--max-batch"),
+        ("killed by SIGABRT (last line: what(): std::bad_alloc)", "too little memory"),
+        ("DefaultCPUAllocator: can't allocate memory: you tried", "too little memory"),
+        ("ImportError: x.so: failed to map segment from shared object", "too little memory"),
         ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "another version"),
         ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "is starting"),
         ("not a valid HeartbeatReply: Object contains unknown field `x`", "another version"),

@@ -71,6 +71,7 @@ PROSPECT = Prospect(
         (judge_link(1e5, 2e6, ""), "warn", "0.80 up", "cable"),
         (judge_link(None, None, "busy"), "warn", "busy", "joined"),
         (judge_engine("died", tokens_per_s=None, with_what="x"), "fail", "died", "words"),
+        (judge_engine("killed by SIGKILL", tokens_per_s=None, with_what="x"), "fail", "", "memory"),
         (judge_engine("", tokens_per_s=120.0, with_what="version 3"), "pass", "120 tokens/s", ""),
         (judge_memory(8 * GB, model_bytes=GB), "pass", "2.90 GB", ""),
         (judge_memory(2 * GB, model_bytes=GB), "fail", "2.90 GB", "smaller model"),

@@ -290,8 +290,9 @@ async def test_the_death_of_the_last_one_is_that_of_the_pool(tmp_path: Path) -> 
     async with two_sleepers(tmp_path) as (pool, heard):
         for pid in pool.pids:
             os.kill(pid, signal.SIGKILL)
-        await heard.until(lambda: heard.num(EngineDied) == 1)
-        assert heard.num(EngineWeakened) == 1
+        # If both are known to be dead when the first death is told, that is the pool's already.
+        await heard.until(lambda: heard.num(EngineDied) + heard.num(EngineWeakened) == 2)
+        assert heard.num(EngineDied) >= 1
         await heard.until(lambda: heard.num(EngineReady) == 4)
 
 
