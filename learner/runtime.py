@@ -151,6 +151,7 @@ class Learner:
         self.watchdog = Watchdog(config.run.stall_s)
         self.status = StatusService(
             run_id=parts.run_id,
+            network=parts.network,
             dispatcher=self.dispatcher,
             nodes=self.nodes,
             progress=self.progress,

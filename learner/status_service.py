@@ -12,6 +12,7 @@ import trio
 
 from echo2swarm.disk import write_atomically
 from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.network.base import Network
 from echo2swarm.planning.advice import advise
 from echo2swarm.rates import Phase
 from echo2swarm.weights.traffic import Traffic
@@ -51,6 +52,7 @@ class StatusService:
         self,
         *,
         run_id: str,
+        network: Network,
         dispatcher: Dispatcher,
         nodes: NodeTable,
         progress: Progress,
@@ -66,6 +68,7 @@ class StatusService:
         self._has_failed_to_write = False
         self._links = links
         self._run_id = run_id
+        self._network = network
         self._dispatcher = dispatcher
         self._nodes = nodes
         self._progress = progress
@@ -74,7 +77,7 @@ class StatusService:
         self._advise_at_s = 0.0
         self._outlook: Outlook | None = None
 
-    async def answer(self, _peer: PeerId, data: bytes) -> bytes:
+    async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one request.
 
         Raises:
@@ -86,7 +89,9 @@ class StatusService:
                 f"status of run {request.run_id!r} asked for, this is {self._run_id!r}",
                 reason=Reason.WRONG_RUN,
             )
-        return encode(self.status(), max_bytes=MAX_REPLY_BYTES)
+        ends = self._network.ends(peer)
+        reply = msgspec.structs.replace(self.status(), seen_at="" if ends is None else ends.other)
+        return encode(reply, max_bytes=MAX_REPLY_BYTES)
 
     def status(self) -> StatusReply:
         """Return the state of the run now."""

@@ -15,7 +15,7 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.4.0"
+PROTOCOL_ID: Final = "/echo2/status/1.5.0"
 MAX_REQUEST_BYTES: Final = 256
 MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
 """Enough for ``MAX_NODES`` nodes, each refused for every reason."""
@@ -230,3 +230,5 @@ class StatusReply(Message, frozen=True):
     """What the capacity model says."""
     evaluation: EvaluationStatus | None = None
     """What evaluations on held-out prompts say; nil if there are none."""
+    seen_at: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Where the learner sees whom it answers, as a multiaddress; empty in a file."""

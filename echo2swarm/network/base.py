@@ -14,7 +14,7 @@ Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -91,6 +91,14 @@ class ServeLimits:
     """A stream that is open longer is reset; ``math.inf`` if the handler has deadlines itself."""
 
 
+class Ends(NamedTuple):
+    """Where a connection begins and ends, as one of the two sees it: multiaddresses."""
+
+    own: str
+    other: str
+    """Of a peer behind a router, this is the router."""
+
+
 class Network(Protocol):
     """A running participant of the peer-to-peer network."""
 
@@ -105,6 +113,10 @@ class Network(Protocol):
 
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
+        ...
+
+    def ends(self, peer: PeerId) -> Ends | None:
+        """Return the ends of a connection to ``peer``; None if there is none."""
         ...
 
     async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:

@@ -6,7 +6,7 @@ worked around, and why. The library is imported here and in the modules named
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -23,6 +23,7 @@ from echo2swarm.identity import Identity
 from echo2swarm.network import libp2p_tcp
 from echo2swarm.network.addresses import join_address
 from echo2swarm.network.base import (
+    Ends,
     Handler,
     Network,
     PeerInfo,
@@ -34,6 +35,7 @@ from echo2swarm.network.bulk import CALL_BACK_S, Bulk
 from echo2swarm.network.bulk_stream import TlsStream
 from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p_dht import Dht
+from echo2swarm.network.libp2p_ends import ends_of, open_connections
 from echo2swarm.network.libp2p_go_between import LIMITS as ASK_LIMITS
 from echo2swarm.network.libp2p_go_between import GoBetween
 from echo2swarm.network.libp2p_gossip import Gossip
@@ -243,6 +245,13 @@ class Libp2pNetwork:
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
         return self._peers.peers()
+
+    def ends(self, peer: PeerId) -> Ends | None:
+        """Return the ends of a connection to ``peer``; None if there is none."""
+        for connection in open_connections(self._host, peer):
+            with suppress(OSError):  # it has just been closed
+                return Ends(*map(str, ends_of(connection.muxed_conn)))
+        return None
 
     # Connections.
 

@@ -10,7 +10,7 @@ import trio
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import join_address, merge
-from echo2swarm.network.base import Handler, PeerInfo, ServeLimits, Stream, Validator
+from echo2swarm.network.base import Ends, Handler, PeerInfo, ServeLimits, Stream, Validator
 from echo2swarm.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Service, Subscription
@@ -57,6 +57,13 @@ class MemoryNetwork:
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
         return self._hub.linked(self._peer)
+
+    def ends(self, peer: PeerId) -> Ends | None:
+        """Return the ends of a connection to ``peer``; None if there is none."""
+        other = self._hub.alive(peer)
+        if other is None or peer not in self._hub.linked(self._peer):
+            return None
+        return Ends(self.where, other.where)
 
     # Connections and streams.
 

@@ -32,6 +32,7 @@ from node.doctor.findings import (
 )
 from node.doctor.forecast import prospect_of
 from node.doctor.question import Question
+from node.doctor.router import router_between
 from node.doctor.run import RunFacts, ask_run
 from node.owner.disk import bytes_in
 from protocols.ids import PeerId
@@ -106,7 +107,12 @@ def _about_run(facts: RunFacts, *, is_quick: bool) -> list[Finding]:
         return found
     found += [
         judge_clock(facts.skew_s, uncertainty_s=facts.round_trip_s / 2),
-        judge_reach(facts.addresses, reachability=facts.reachability, is_public=facts.is_public),
+        judge_reach(
+            facts.addresses,
+            reachability=facts.reachability,
+            is_public=facts.is_public,
+            router=router_between(facts.own_end, facts.seen_at),
+        ),
     ]
     if not is_quick or facts.up_bytes_per_s is not None:
         found.append(judge_link(facts.up_bytes_per_s, facts.down_bytes_per_s, facts.link_problem))

@@ -8,6 +8,7 @@ from typing import Final
 
 from echo2swarm.extras import install_command, install_extra
 from echo2swarm.humane import format_bytes, format_mbit, format_rate, format_seconds
+from node.doctor.router import Router
 from node.remedies import remedy_for
 from protocols.status import Reachability
 
@@ -230,7 +231,11 @@ def judge_clock(skew_s: float, *, uncertainty_s: float) -> Finding:
 
 
 def judge_reach(
-    addresses: Sequence[str], *, reachability: Reachability, is_public: bool
+    addresses: Sequence[str],
+    *,
+    reachability: Reachability,
+    is_public: bool,
+    router: Router | None = None,
 ) -> Finding:
     """Judge whether others can dial this machine.
 
@@ -238,18 +243,26 @@ def judge_reach(
         addresses: its own, towards the learner.
         reachability: what the learner knows of it.
         is_public: whether one of the addresses is a public one.
+        router: what the learner sees in place of them.
     """
     where = ", ".join(addresses) or "no address"
     remedy = "works all the same; to serve others too, forward a port: docs/nat.md"
+    if router is not None:
+        where += f", seen as {router.host}"
+        if router.keeps_ports:
+            where += "; the router keeps ports, so that most other nodes can be met"
+        else:
+            where += "; the router changes ports, so that nodes behind others can't be met"
     match reachability:
         case Reachability.YES:
             return _passed("reachable", f"other nodes have connected to this one ({where})")
         case Reachability.NO:
             return _warned("reachable", f"other nodes tried and could not ({where})", remedy)
         case Reachability.UNKNOWN:
-            if is_public:
+            if is_public and router is None:
                 return _passed("reachable", f"a public address ({where}); not tried yet")
-            return _warned("reachable", f"behind a router, as it seems ({where})", remedy)
+            doubt = "" if router else ", as it seems"
+            return _warned("reachable", f"behind a router{doubt} ({where})", remedy)
 
 
 def judge_link(up_bytes_per_s: float | None, down_bytes_per_s: float | None, why: str) -> Finding:

@@ -56,6 +56,10 @@ class RunFacts:
     round_trip_s: float = 0.0
     own: NodeStatus | None = None
     """This machine's node, if the learner knows one."""
+    own_end: str = ""
+    """Of the connection to the learner, as this machine sees it: a multiaddress."""
+    seen_at: str = ""
+    """The same, as the learner sees it: the router's, if there is one in between."""
     addresses: tuple[str, ...] = ()
     up_bytes_per_s: float | None = None
     down_bytes_per_s: float | None = None
@@ -104,6 +108,7 @@ async def ask_over(
     except (NetworkError, RemoteProtocolError) as exc:
         return RunFacts(problem=str(exc), addresses=addresses)
     round_trip_s = trio.current_time() - began_s
+    ends = network.ends(ticket.learner_peer)
     skew_s = began_unix_s + round_trip_s / 2 - status.at_unix_s
     own = next((node for node in status.nodes if node.peer_id == own_peer), None)
     up, down, problem = (
@@ -123,6 +128,8 @@ async def ask_over(
         skew_s=skew_s,
         round_trip_s=round_trip_s,
         own=own,
+        own_end="" if ends is None else ends.own,
+        seen_at=status.seen_at,
         addresses=addresses,
         up_bytes_per_s=up,
         down_bytes_per_s=down,

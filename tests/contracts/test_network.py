@@ -93,6 +93,16 @@ async def test_each_side_knows_who_the_other_is(world: World) -> None:
         assert callers == [a.peer]
 
 
+async def test_both_sides_see_the_same_two_ends_of_a_connection(world: World) -> None:
+    async with swarm_of(world, 2) as (a, b), world.join(3) as stranger:
+        from_a, from_b = a.ends(b.peer), b.ends(a.peer)
+
+        assert from_a is not None
+        assert from_b is not None
+        assert (from_a.own, from_a.other) == (from_b.other, from_b.own)
+        assert a.ends(stranger.peer) is None
+
+
 async def test_whoever_answers_at_an_address_can_not_pass_for_another_peer(world: World) -> None:
     async with world.join(1) as a, world.join(2) as b, world.join(3) as c:
         with pytest.raises(NetworkError, match=f"{c.peer}: .* another peer answers there"):

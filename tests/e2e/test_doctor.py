@@ -167,10 +167,17 @@ async def test_a_clock_that_is_an_hour_off_is_named_and_stops_no_node(
     assert trained.nodes[0].num_accepted > 0
 
 
-async def test_behind_a_router_it_says_so_and_all_else_is_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_symmetric", "kind"),
+    [(False, "keeps ports"), (True, "changes ports")],
+    ids=["of the usual kind", "with a port for each connection"],
+)
+async def test_behind_a_router_it_says_so_and_of_which_kind_and_all_else_is_well(
+    is_symmetric: bool, kind: str, tmp_path: Path
+) -> None:
     with internet() as net:
         host, address = net.host()
-        home = net.home()
+        home = net.home(is_symmetric=is_symmetric)
 
         def space_of(name: str) -> list[str]:
             return ["ip", "netns", "exec", home if name == "doctor" else host]
@@ -181,7 +188,8 @@ async def test_behind_a_router_it_says_so_and_all_else_is_well(tmp_path: Path) -
 
     assert (status, failures(findings)) == (0, [])
     assert findings["reachable"].verdict is Verdict.WARN
-    assert "behind a router" in findings["reachable"].text
+    assert "behind a router (10.1.0.2, seen as 203.0.113." in findings["reachable"].text
+    assert f"the router {kind}" in findings["reachable"].text
     assert "docs/nat.md" in findings["reachable"].remedy
     assert findings["link"].verdict is Verdict.PASS
 

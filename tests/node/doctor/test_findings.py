@@ -28,12 +28,15 @@ from node.doctor.findings import (
 )
 from node.doctor.forecast import late_versions, prospect_of
 from node.doctor.machine import _package, examine_software, examine_state_dir, gpu_drivers
+from node.doctor.router import Router, router_between
 from protocols.manifest import FileRef, PayloadRef
 from protocols.status import Outlook, Reachability, StatusReply
 from tests.echo2swarm.weights.test_names import MANIFEST
 from tests.protocols.samples import MESSAGES
 
 GB = 10**9
+KEEPING = Router(host="203.0.113.9", keeps_ports=True)
+CHANGING = Router(host="203.0.113.9", keeps_ports=False)
 PROSPECT = Prospect(
     late_versions=2,
     max_staleness=3,
@@ -116,6 +119,10 @@ def test_reachability_is_what_others_found_else_a_guess() -> None:
     def judged(known: Reachability, *, is_public: bool = False) -> Verdict:
         return judge_reach(["10.0.0.2"], reachability=known, is_public=is_public).verdict
 
+    behind = judge_reach(
+        ["203.0.113.1"], reachability=Reachability.UNKNOWN, is_public=True, router=KEEPING
+    )
+    assert behind.verdict is Verdict.WARN, "an address that looks public is none, if it is changed"
     assert judged(Reachability.YES) is Verdict.PASS
     assert judged(Reachability.NO, is_public=True) is Verdict.WARN
     assert judged(Reachability.UNKNOWN) is Verdict.WARN
@@ -219,3 +226,29 @@ def test_a_gpu_driver_is_known_by_its_device_file(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").touch()
     assert gpu_drivers(tmp_path) == ["/dev/nvidiactl"]
+
+
+@pytest.mark.parametrize(
+    ("own_end", "seen_at", "router"),
+    [
+        ("/ip4/10.0.0.2/tcp/4151", "/ip4/10.0.0.2/tcp/4151", None),
+        (
+            "/ip4/10.0.0.2/tcp/4151",
+            "/ip4/203.0.113.9/tcp/4151",
+            Router(host="203.0.113.9", keeps_ports=True),
+        ),
+        (
+            "/ip4/10.0.0.2/tcp/4151",
+            "/ip4/203.0.113.9/tcp/4152",
+            Router(host="203.0.113.9", keeps_ports=False),
+        ),
+        ("", "/ip4/203.0.113.9/tcp/4152", None),
+        ("/ip4/10.0.0.2/tcp/4151", "", None),
+        ("/ip4/10.0.0.2/tcp/4151", "/ip4/\x1b[2J/tcp/4151", None),
+        ("/ip6/2001:db8::1/tcp/4151", "/ip6/2001:db8:0::1/tcp/9999", None),
+    ],
+)
+def test_a_router_shows_where_an_address_was_changed(
+    own_end: str, seen_at: str, router: Router | None
+) -> None:
+    assert router_between(own_end, seen_at) == router
