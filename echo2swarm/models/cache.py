@@ -16,6 +16,9 @@ import platformdirs
 from echo2swarm.errors import StoreError
 
 CACHE_DIR_VARIABLE: Final = "ECHO2_CACHE_DIR"
+_KERNEL_CACHES: Final = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""oneDNN's, and that of torch's layer above it."""
+_KERNELS_KEPT: Final = "64"
 SEAL: Final = ".sealed.json"
 """In a finished folder: size and SHA-256 of each of its files. Written last."""
 _SMALL_BYTES: Final = 1 << 20
@@ -29,8 +32,13 @@ def cache_dir() -> Path:
 
 
 def torch_env() -> dict[str, str]:
-    """Return what a process that loads torch needs so as to leave nothing in ``/tmp``."""
-    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir() / "torch")}
+    """Return what a process that loads torch needs to leave nothing in ``/tmp``, and to stay small.
+
+    On CPUs, torch compiles a kernel for each shape that it meets in bfloat16, and keeps the last
+    1024 of each of two kinds: hundreds of megabytes, where hardly a shape comes twice.
+    """
+    kept = {name: os.environ.get(name, _KERNELS_KEPT) for name in _KERNEL_CACHES}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir() / "torch"), **kept}
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -6,7 +6,26 @@ from pathlib import Path
 import pytest
 
 from echo2swarm.errors import StoreError
-from echo2swarm.models.cache import CACHE_DIR_VARIABLE, SEAL, cache_dir, is_intact, make_once
+from echo2swarm.models.cache import (
+    CACHE_DIR_VARIABLE,
+    SEAL,
+    cache_dir,
+    is_intact,
+    make_once,
+    torch_env,
+)
+
+
+def test_torch_keeps_few_kernels_unless_the_user_says_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "7")
+    monkeypatch.delenv("LRU_CACHE_CAPACITY", raising=False)
+
+    env = torch_env()
+
+    assert env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "7"
+    assert env["LRU_CACHE_CAPACITY"] == "64"
 
 
 def fill(folder: Path) -> None:
