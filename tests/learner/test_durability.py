@@ -15,8 +15,6 @@ from learner.loop.training_loop import TrainingFailedError
 from learner.training.messages import TrainGroup, Updated
 from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 def saving(*, every_steps: int = 1, num_steps: int = 6) -> LearnerConfig:
     return msgspec.structs.replace(

@@ -29,8 +29,6 @@ from tests.learner.swarm_world import (
     open_world,
 )
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 def settings(
     num_steps: int = 12,

@@ -27,8 +27,6 @@ from tests.learner.swarm_world import (
     open_world,
 )
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 def change(**fields: object) -> Alter:
     return lambda made: msgspec.structs.replace(made, **fields)

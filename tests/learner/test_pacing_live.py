@@ -5,7 +5,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -13,8 +12,6 @@ from protocols.activation import HeartbeatReply
 from protocols.reasons import Reason
 from protocols.status import NodeStatus
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
-
-pytestmark = pytest.mark.usefixtures("inline_threads")
 
 
 def rows(folder: Path, query: str, *values: object) -> list[Any]:

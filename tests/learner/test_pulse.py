@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import msgspec
-import pytest
 import structlog
 import trio
 from trio.testing import MockClock
@@ -11,8 +10,6 @@ from trio.testing import MockClock
 from learner.pulse import EVERY_S, pulse_of
 from protocols.status import Estimate, EvaluationPoint, EvaluationStatus, StalenessCount
 from tests.learner.swarm_world import config, open_world
-
-pytestmark = pytest.mark.usefixtures("inline_threads")
 
 
 async def test_it_says_step_pace_and_time_to_go(tmp_path: Path, autojump_clock: MockClock) -> None:

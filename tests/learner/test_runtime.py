@@ -21,8 +21,6 @@ from protocols.reasons import Reason
 from protocols.status import StatusReply
 from tests.learner.swarm_world import RewardOf, World, config, open_world
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 def rows(folder: Path, query: str) -> list[Any]:
     with closing(sqlite3.connect(folder / "ledger.sqlite")) as db:

@@ -565,8 +565,6 @@ async def test_a_downloader_that_breaks_the_protocol_loses_its_stream_and_nobody
 async def test_a_cap_on_downloads_is_kept_and_used_and_follows_changes(
     autojump_clock: MockClock, tmp_path: Path, hub: MemoryHub, payload: Made
 ) -> None:
-    # Checking a chunk is done in a thread, in which virtual time must stand still.
-    autojump_clock.autojump_threshold = 0.01
     rate = 2.0 * MIN_CHUNK_BYTES
     async with (
         peer(hub, tmp_path, 1) as first,

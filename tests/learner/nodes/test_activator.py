@@ -18,8 +18,6 @@ from learner.nodes.activator import MIN_GAP_S
 from protocols.activation import Directive, NodeState
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 def settings(*, prompts_per_step: int = 2, **selector: object) -> LearnerConfig:
     """Return a run of 4 rollouts in 4 s; a node that needs 2 s for a lease makes 1/s."""

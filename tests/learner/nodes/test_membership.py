@@ -14,8 +14,6 @@ from protocols.reasons import Reason
 from protocols.status import Reachability
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
 
-pytestmark = pytest.mark.usefixtures("inline_threads")
-
 
 async def join(world: World, count: int) -> list[ScriptedNode]:
     """Let nodes join that never get to work by themselves."""

@@ -17,8 +17,6 @@ from node.owner.policy import GPU_QUIET_S
 from node.owner.settings import OwnerSettings
 
 OWN_PID = 10
-THREAD_S = 0.02
-"""Real time, so that threads are done before the clock jumps."""
 NOON_UNIX_S = datetime(2026, 6, 1, 12, tzinfo=UTC).timestamp()
 
 
@@ -143,7 +141,6 @@ async def test_resuming_says_what_still_keeps_it_from_work(autojump_clock: MockC
 async def test_another_user_of_the_gpu_pauses_it_until_it_was_quiet(
     autojump_clock: MockClock,
 ) -> None:
-    autojump_clock.autojump_threshold = THREAD_S
     async with open_world(OwnerSettings(pause_on_gpu_use=True)) as world:
         world.gpu.uses = (GpuUse(pid=30, name="engine", memory_bytes=2**33),)
         await trio.sleep(3 * GPU_LOOK_S)
@@ -162,7 +159,6 @@ async def test_another_user_of_the_gpu_pauses_it_until_it_was_quiet(
 
 
 async def test_a_gpu_that_cannot_be_read_stops_nothing(autojump_clock: MockClock) -> None:
-    autojump_clock.autojump_threshold = THREAD_S
     async with open_world(OwnerSettings(pause_on_gpu_use=True, power_watts=200)) as world:
         world.gpu.is_broken = world.gpu.refuses_power = True
         await trio.sleep(60)
@@ -172,7 +168,6 @@ async def test_a_gpu_that_cannot_be_read_stops_nothing(autojump_clock: MockClock
 async def test_a_power_cap_is_asked_for_once_and_again_when_it_changes(
     autojump_clock: MockClock,
 ) -> None:
-    autojump_clock.autojump_threshold = THREAD_S
     async with open_world(OwnerSettings(power_watts=200)) as world:
         await trio.sleep(30)
         world.keeper.change({"power-watts": "150"}, trio.current_time())
