@@ -3,21 +3,33 @@
 import ctypes
 from typing import Final
 
+_M_TRIM_THRESHOLD: Final = -1
+"""This and the others as in glibc's ``malloc.h``."""
+_M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-"""As in glibc's ``malloc.h``."""
 MAX_ARENAS: Final = 2
+LARGE_BYTES: Final = 256 * 1024
+"""Chunks of weights are larger, and most else is smaller."""
 
 
-def limit_arenas() -> bool:
-    """Let threads share few heaps; to be called before there are any threads.
+def keep_heap_small() -> bool:
+    """Give large blocks back at once, and let threads share few heaps.
 
-    With one heap for each, as is glibc's way, what threads that come and go have freed lies
-    scattered over all of them, and a process grows for hours though it holds no more than before.
+    To be called before there are any threads. With a heap for each, as is glibc's way, what threads
+    that come and go have freed lies scattered over all of them; and after the first large block
+    that is freed, those like it come from the heap, too. So a process grows for hours though it
+    holds no more than before.
 
     Returns:
         whether it was done; other C libraries know no such thing.
     """
+    wanted = (
+        (_M_ARENA_MAX, MAX_ARENAS),
+        (_M_MMAP_THRESHOLD, LARGE_BYTES),
+        (_M_TRIM_THRESHOLD, LARGE_BYTES),
+    )
     try:
-        return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, MAX_ARENAS))
+        mallopt = ctypes.CDLL(None).mallopt
+        return all([bool(mallopt(name, value)) for name, value in wanted])
     except (AttributeError, OSError):
         return False

@@ -10,7 +10,7 @@ import click
 import structlog
 import trio
 
-from echo2swarm.allocator import limit_arenas
+from echo2swarm.allocator import keep_heap_small
 from echo2swarm.cli_errors import Rim
 from echo2swarm.errors import ConfigError, UsageError
 from echo2swarm.telemetry import configure_logging
@@ -63,7 +63,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
         click.echo(config_file.resolved(config), nl=False)
         return
     configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
-    limit_arenas()
+    keep_heap_small()
     folder = _folder(options, config).absolute()
     if options.resume:
         check_is_there(folder)  # or else there is nothing to hold

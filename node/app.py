@@ -21,7 +21,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.allocator import limit_arenas
+from echo2swarm.allocator import keep_heap_small
 from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
 from echo2swarm.humane import format_bytes
 from echo2swarm.identity import Identity, hold_identity
@@ -71,7 +71,7 @@ def join(config: NodeConfig) -> bool:
         KeyboardInterrupt: it was told twice to stop.
         SwarmError: something of this machine does not work; the message says what.
     """
-    limit_arenas()
+    keep_heap_small()
     check_machine(config)
     with hold_identity(config.state_dir / "identity.key") as identity:
         log.info("node.started", peer=identity.peer, name=config.name, run=config.ticket.run_id)

@@ -5,9 +5,9 @@ import pytest
 
 SCRIPT = """
 import sys, threading
-from echo2swarm.allocator import limit_arenas
+from echo2swarm.allocator import keep_heap_small
 if sys.argv[1] == "limited":
-    if not limit_arenas():
+    if not keep_heap_small():
         sys.exit(3)
 kept = []
 def work():
