@@ -65,11 +65,11 @@ class Child:
         self._process = process
         self._stream = stream
         self._log_path = log_path
-        self._send_lock = trio.Lock()
         self._next_id = 0
         self._pending: dict[int, _Pending] = {}
-        self._abandoned: list[int] = []
-        self._has_abandoned = trio.Event()
+        self._unsent: dict[int, bytes] = {}
+        """Frames, each a call or that nobody waits for it any more, by the call's number."""
+        self._has_unsent = trio.Event()
         self._dead = trio.Event()
         self._is_group_gone = False
 
@@ -108,9 +108,9 @@ class Child:
         call_id, self._next_id = self._next_id, self._next_id + 1
         pending = self._pending[call_id] = _Pending(on_progress)
         raw = msgspec.Raw(msgspec.msgpack.encode(message))
+        self._send(call_id, Call(call_id, raw))
         try:
             with trio.fail_after(timeout_s):
-                await self._write(frame(msgspec.msgpack.encode(Call(call_id, raw))))
                 await pending.done.wait()
         except trio.TooSlowError:
             raise ChildError(
@@ -118,9 +118,9 @@ class Child:
             ) from None
         finally:
             self._pending.pop(call_id, None)
-            if not pending.done.is_set():
-                self._abandoned.append(call_id)
-                self._has_abandoned.set()
+            # What the child has not been told of need not be called off.
+            if not pending.done.is_set() and self._unsent.pop(call_id, None) is None:
+                self._send(call_id, Cancel(call_id))
         answer = pending.answer
         if answer is None:
             raise ChildError(self._obituary())
@@ -147,15 +147,25 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    async def _write(self, data: bytes) -> None:
-        async with self._send_lock:
-            try:
-                # A frame cut off by cancellation would garble all that follow.
-                with trio.CancelScope(shield=True):
+    def _send(self, call_id: int, message: Call | Cancel) -> None:
+        self._unsent[call_id] = frame(msgspec.msgpack.encode(message))
+        self._has_unsent.set()
+
+    async def _write(self) -> None:
+        """Send what there is to send, until cancelled.
+
+        Apart from the callers: none of them may cut a frame off, nor wait for a child that hangs
+        and takes nothing for longer than it wants to.
+        """
+        while True:
+            await self._has_unsent.wait()
+            self._has_unsent = trio.Event()
+            while self._unsent:
+                data = self._unsent.pop(next(iter(self._unsent)))
+                try:
                     await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The reader has seen the same, and is about to fail all pending calls.
-                await self._dead.wait()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    return  # the reader has seen the same, and is about to fail all pending calls
 
     async def _read(self) -> None:
         try:
@@ -170,15 +180,6 @@ class Child:
             self._dead.set()
             for pending in self._pending.values():
                 pending.done.set()
-
-    async def _cancel_abandoned(self) -> None:
-        """Tell the child of calls that nobody waits for; apart from who did, who may be hurried."""
-        while self.is_alive:
-            await self._has_abandoned.wait()
-            self._has_abandoned = trio.Event()
-            while self._abandoned:
-                cancel = Cancel(self._abandoned.pop(0))
-                await self._write(frame(msgspec.msgpack.encode(cancel)))
 
     async def _take_answers(self) -> None:
         frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
@@ -279,7 +280,7 @@ async def open_child(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child._read)
-            nursery.start_soon(child._cancel_abandoned)
+            nursery.start_soon(child._write)
             if log_path is not None:
                 nursery.start_soon(limit_log, log_path)
             try:

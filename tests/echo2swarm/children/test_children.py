@@ -255,6 +255,25 @@ async def test_calls_are_worked_on_at_once_where_the_child_can() -> None:
     assert not answers
 
 
+async def test_a_child_that_takes_nothing_keeps_nobody_waiting(module: str, tmp_path: Path) -> None:
+    too_much = Fail("x" * 4_000_000)  # for what a socket holds
+    with trio.fail_after(60):
+        async with open_child(module, name="adder", log_path=tmp_path / "log") as child:
+            await child.call(Add(0, 0), Sum, timeout_s=30)
+            os.kill(child.pid, signal.SIGSTOP)
+            for message in (too_much, too_much, Add(1, 1)):
+                with pytest.raises(ChildError, match=r"did not answer \w+ within 0\.1 s"):
+                    await child.call(message, Sum, timeout_s=0.1)
+            os.kill(child.pid, signal.SIGCONT)
+            assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+            os.kill(child.pid, signal.SIGSTOP)
+            with trio.move_on_after(0.1):
+                await child.call(too_much, Sum)
+            pid = child.pid
+
+    assert not is_running(pid)
+
+
 @pytest.mark.parametrize("how", ["leave", "kill", "die"])
 async def test_what_a_child_has_started_ends_with_it(module: str, how: str, tmp_path: Path) -> None:
     async with open_child(module, name="starter", log_path=tmp_path / "log") as child:
