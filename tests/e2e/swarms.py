@@ -1,10 +1,12 @@
 """Configurations of small swarms, and an impostor who speaks the protocols badly."""
 
+import os
 import secrets
+import signal
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +27,7 @@ from learner.config import (
     SwarmTable,
     TrainerTable,
 )
+from learner.demo.swarm import LocalSwarm
 from protocols import activation, advert, chunks, codec, leases, manifest, rollouts
 from protocols import ticket as ticket_protocol
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
@@ -32,7 +35,9 @@ from protocols.advert import NodeAdvert
 from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
 from protocols.manifest import PolicyManifest
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
+from protocols.status import StatusReply
 from protocols.ticket import Ticket
+from tests.processes import command_line
 from tests.tiny_model import TINY_MODEL_DIR
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -72,11 +77,16 @@ def tiny_config(
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """Return a TCP port that nobody listens on now.
+
+    None of those that connections get for their own end: while a learner is down, one of
+    those who dial it may be given its very port, and keep it.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def is_listening(port: int) -> bool:
@@ -84,6 +94,30 @@ def is_listening(port: int) -> bool:
     with socket.socket() as s:
         s.settimeout(2)
         return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+@asynccontextmanager
+async def no_update_before(swarm: LocalSwarm, nodes: Collection[str]) -> AsyncIterator[None]:
+    """Start the nodes of these names within: the first update waits until all are at work.
+
+    However slow a machine is in starting them, none comes when the run is over.
+    """
+    await swarm.wait_event("version.published", timeout_s=JOIN_S)
+    (trainer,) = (pid for pid in swarm.pids() if "learner.training" in command_line(pid))
+    os.kill(trainer, signal.SIGSTOP)
+    try:
+        yield
+        await swarm.wait_status(
+            lambda s: active(s) == set(nodes), timeout_s=JOIN_S, what="all nodes at work"
+        )
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(trainer, signal.SIGCONT)
+
+
+def active(status: StatusReply) -> set[str]:
+    """Return the names of the nodes that are there and at work."""
+    return {n.name for n in status.nodes if n.is_connected and n.state == NodeState.ACTIVE}
 
 
 def read_ticket(line: str) -> Ticket:
@@ -197,7 +231,7 @@ class Impostor:
             manifest.PROTOCOL_ID,
             b"",
             max_reply_bytes=manifest.MAX_BYTES,
-            timeout_s=30,
+            timeout_s=JOIN_S,
         )
         return manifest.read(data, self.ticket.learner_public_key, run=self.ticket.run)
 
@@ -235,7 +269,7 @@ class Impostor:
             protocol,
             msgspec.msgpack.encode(message),
             max_reply_bytes=max_bytes,
-            timeout_s=30,
+            timeout_s=JOIN_S,
         )
         return codec.decode(reply, kind, max_bytes=max_bytes)
 
@@ -247,18 +281,10 @@ async def open_impostor(ticket: Ticket) -> AsyncIterator[Impostor]:
     async with open_network(Identity.of(key), (LOOPBACK,)) as network:
         for address in ticket.addresses:
             peer, bare = split_address(address)
-            await network.connect(PeerInfo(peer=peer, addresses=(bare,)), timeout_s=20)
+            await network.connect(PeerInfo(peer=peer, addresses=(bare,)), timeout_s=60)
         yield Impostor(network, key, ticket)
 
 
 def loaded_libraries(pid: int) -> str:
     """Return what a process has mapped into its memory, as text."""
     return Path(f"/proc/{pid}/maps").read_text()
-
-
-def command_line(pid: int) -> str:
-    """Return how a process was called; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""

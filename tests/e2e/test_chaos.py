@@ -22,7 +22,8 @@ import trio
 from learner.config import CheckpointTable, LearnerConfig, SwarmTable, TrainerTable
 from learner.demo.process import SwarmProcess
 from learner.demo.swarm import LocalSwarm, open_swarm
-from tests.e2e.swarms import JOIN_S, command_line, free_port, tiny_config
+from tests.e2e.swarms import JOIN_S, free_port, tiny_config
+from tests.processes import command_line, parent_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -176,9 +177,9 @@ async def test_a_learner_killed_again_and_again_loses_nothing_and_repeats_nothin
             if number == NUM_KILLS // 2:
                 kill_node(swarm, swarm.nodes[2])
             await chaos.restart()
-        with trio.fail_after(120):
+        with trio.fail_after(JOIN_S):
             status = await swarm.learner.wait()
-        await swarm.wait_nodes_ended(timeout_s=30)
+        await swarm.wait_nodes_ended(timeout_s=JOIN_S)
         ended = [node.exit_status for node in swarm.nodes]
         logs = [node.log_path.read_text() for node in swarm.nodes]
 
@@ -196,19 +197,11 @@ async def test_a_learner_killed_again_and_again_loses_nothing_and_repeats_nothin
 def kill_node(swarm: LocalSwarm, node: SwarmProcess) -> None:
     """Kill a node and its engine."""
     engines = [
-        pid
-        for pid in swarm.pids()
-        if "node.engine" in shown(pid)
-        and Path(f"/proc/{pid}/stat").exists()
-        and parent_of(pid) == node.pid
+        pid for pid in swarm.pids() if "node.engine" in shown(pid) and parent_of(pid) == node.pid
     ]
     for pid in (node.pid, *engines):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def check_every_prompt_is_accounted_for(swarm: LocalSwarm) -> None:

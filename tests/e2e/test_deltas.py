@@ -6,7 +6,7 @@ import pytest
 
 from learner.config import TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
-from tests.e2e.swarms import JOIN_S, LOOPBACK, tiny_config
+from tests.e2e.swarms import JOIN_S, LOOPBACK, no_update_before, tiny_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -23,8 +23,11 @@ async def test_nodes_hold_one_version_whole_and_the_others_by_deltas(tmp_path: P
     config = tiny_config(num_steps=8, trainer=TrainerTable(kind="sleep", train_s=1.0))
     async with open_swarm(tmp_path / "swarm") as swarm:
         ticket = await swarm.start_learner(config)
-        for name in NODES:
-            await swarm.start_node(name, ticket, engine="sleep", arguments=("--listen", LOOPBACK))
+        async with no_update_before(swarm, NODES):
+            for name in NODES:
+                await swarm.start_node(
+                    name, ticket, engine="sleep", arguments=("--listen", LOOPBACK)
+                )
         await swarm.wait_finished(timeout_s=JOIN_S)
 
         published = swarm.events("version.published")

@@ -17,7 +17,7 @@ from echo2swarm.report import write_report
 from echo2swarm.run_reader import read_run
 from learner.config import ModelTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
-from tests.e2e.swarms import LOOPBACK, tiny_config
+from tests.e2e.swarms import LOOPBACK, no_update_before, tiny_config
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 
@@ -61,8 +61,10 @@ async def test_rollouts_of_both_nodes_are_trained_and_their_drift_is_in_the_repo
 ) -> None:
     async with open_swarm(tmp_path / "swarm") as swarm:
         ticket = await swarm.start_learner(tiny_config(num_steps=12))
-        for name in ("ada", "bob"):
-            await swarm.start_node(name, ticket, arguments=("--listen", LOOPBACK))
+        names = ("ada", "bob")
+        async with no_update_before(swarm, names):
+            for name in names:
+                await swarm.start_node(name, ticket, arguments=("--listen", LOOPBACK))
         await swarm.wait_finished(timeout_s=300)
 
     brought = check(swarm)

@@ -27,17 +27,21 @@ from protocols.status import StatusReply
 from protocols.ticket import Ticket
 from tests.e2e.swarms import (
     JOIN_S,
-    command_line,
+    active,
     free_port,
     is_listening,
     loaded_libraries,
+    no_update_before,
     open_impostor,
     read_ticket,
     tiny_config,
 )
 from tests.event_files import points_in
+from tests.processes import command_line, is_zombie
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+
+NAMES = ("ada", "bob", "cyd")
 
 
 def staleness_in_ledger(swarm: LocalSwarm) -> dict[int, int]:
@@ -51,18 +55,15 @@ def staleness_in_ledger(swarm: LocalSwarm) -> dict[int, int]:
 
 
 async def start_three_nodes(swarm: LocalSwarm, ticket: str) -> None:
-    for name in ("ada", "bob", "cyd"):
+    for name in NAMES:
         await swarm.start_node(name, ticket, arguments=("--listen", "/ip4/127.0.0.1/tcp/0"))
-
-
-def active(status: StatusReply) -> set[str]:
-    return {n.name for n in status.nodes if n.is_connected and n.state == NodeState.ACTIVE}
 
 
 async def test_a_swarm_trains_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async with open_swarm(tmp_path / "a swarm") as swarm:
         ticket = await swarm.start_learner(tiny_config(num_steps=12))
-        await start_three_nodes(swarm, ticket)
+        async with no_update_before(swarm, NAMES):
+            await start_three_nodes(swarm, ticket)
         await swarm.wait_status(lambda s: s.learner_step >= 2, timeout_s=JOIN_S, what="two steps")
         for process in swarm.processes:
             assert "libtorch" not in loaded_libraries(process.pid), (
@@ -151,7 +152,13 @@ async def test_a_node_with_two_engines_works_on_while_one_is_started_again(tmp_p
     config = tiny_config(num_steps=400, trainer=TrainerTable(kind="sleep", train_s=0.2))
     async with open_swarm(tmp_path) as swarm:
         ticket = await swarm.start_learner(config)
-        await swarm.start_node("ada", ticket, engine="sleep", arguments=("--engines", "2"))
+        node = await swarm.start_node("ada", ticket, engine="sleep", arguments=("--engines", "2"))
+        # Only with both at work the death of one leaves another.
+        await swarm.wait_for(
+            lambda: node.log_path.read_text().count("engine.ready") == 2 or None,
+            timeout_s=JOIN_S,
+            what="both engines",
+        )
         before = await swarm.wait_status(
             lambda s: s.learner_step >= 3, timeout_s=JOIN_S, what="three steps"
         )
@@ -213,6 +220,9 @@ async def test_a_learner_that_was_told_to_stop_does_not_start_a_dead_trainer_aga
         # Stopped meanwhile, so that it hears of both at once.
         os.kill(swarm.learner.pid, signal.SIGSTOP)
         os.kill(trainer, signal.SIGKILL)
+        with trio.fail_after(60):
+            while not is_zombie(trainer):  # noqa: ASYNC110 - it is no child of ours
+                await trio.sleep(0.02)
         os.kill(swarm.learner.pid, signal.SIGINT)
         os.kill(swarm.learner.pid, signal.SIGCONT)
         with trio.fail_after(60):
@@ -284,7 +294,9 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
     tmp_path: Path,
 ) -> None:
     async with open_swarm(tmp_path) as swarm:
-        line = await swarm.start_learner(tiny_config(num_steps=400))
+        # Slow, so that no rollout is too old before it is looked at.
+        trainer = TrainerTable(kind="sleep", train_s=1.0)
+        line = await swarm.start_learner(tiny_config(num_steps=400, trainer=trainer))
         await swarm.start_node("honest", line)
         await swarm.wait_status(
             lambda s: s.learner_step >= 2, timeout_s=JOIN_S, what="an honest node at work"
@@ -306,7 +318,7 @@ async def test_each_bad_rollout_is_refused_with_its_reason_and_nobody_else_is_di
             ) -> Rollout:
                 wanted = lease.sampling.max_new_tokens
                 group = lease.groups[0]
-                version = lease.min_version if version is None else version
+                version = newest if version is None else version
                 return Rollout(
                     group_id=group.group_id if group_id is None else group_id,
                     sample_index=group.samples[0].index,
