@@ -21,6 +21,8 @@ TAG_VARIABLE: Final = "ECHO2_STARTED_BY"
 """Set for every process of a swarm, inherited by their children: how they are found again."""
 
 _TAIL_BYTES: Final = 64 * 1024
+_KILLED_S: Final = 10.0
+"""For what was killed to be gone: a busy machine takes its time over this, too."""
 
 
 class SwarmProcess:
@@ -129,12 +131,12 @@ async def stop_processes(
         stubborn = [p for p in processes if p.is_running]
         for process in stubborn:
             process.kill()
-        await _wait_ended(processes, timeout_s=grace_s)
+        await _wait_ended(processes, timeout_s=_KILLED_S)
         # A child ends by itself when its parent is gone, but may be in a long computation.
         orphans = await _wait_untagged(tag, timeout_s=min(4.0, grace_s))
         for pid in orphans:
             _kill(pid)
-        await _wait_untagged(tag, timeout_s=grace_s)
+        await _wait_untagged(tag, timeout_s=_KILLED_S)
     return Ending(killed=tuple(p.name for p in stubborn), num_orphans=len(orphans))
 
 

@@ -14,7 +14,7 @@ from echo2swarm.network.libp2p import open_network
 from echo2swarm.network.memory import MemoryHub
 from protocols.ids import PeerId
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 def key_of(number: int) -> Ed25519PrivateKey:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
@@ -46,7 +47,7 @@ async def leased(dispatcher: Dispatcher, *, held_out: frozenset[bytes]) -> set[b
     return found
 
 
-async def test_training_gets_no_prompt_that_is_held_out() -> None:
+async def test_training_gets_no_prompt_that_is_held_out(autojump_clock: MockClock) -> None:
     dispatcher = Dispatcher(rules(groups_per_step=8, max_staleness=1, lease_prompts=1))
 
     found = await leased(dispatcher, held_out=frozenset({prompt(2), prompt(3)}))
@@ -55,7 +56,9 @@ async def test_training_gets_no_prompt_that_is_held_out() -> None:
     assert not found & {prompt(2), prompt(3)}
 
 
-async def test_a_task_with_nothing_left_to_train_on_is_an_error() -> None:
+async def test_a_task_with_nothing_left_to_train_on_is_an_error(
+    autojump_clock: MockClock,
+) -> None:
     dispatcher = Dispatcher(rules())
 
     with pytest.raises(SwarmError, match="held out"):

@@ -42,6 +42,7 @@ from protocols.status import StatusReply
 from protocols.ticket import Ticket
 from tests.node.bench import LEARNER, LEARNER_AT
 from tests.node.fakes import RUN, SAMPLING, FakeLearner, make_key
+from tests.processes import children_of, command_line
 from tests.protocols.samples import MESSAGES
 
 LEARNER_KEY, NODE_KEY = make_key(1), make_key(2)
@@ -121,7 +122,7 @@ async def test_a_node_joins_syncs_works_and_leaves_when_the_run_is_over(tmp_path
                     await run_node(config_of(tmp_path), identity, network, stop=trio.Event())
                 )
 
-        with trio.fail_after(50):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run_it)
                 await origin.publish(0)
@@ -158,7 +159,7 @@ async def test_a_node_whose_engine_is_given_up_says_why_and_takes_its_leave(tmp_
             await trio.Path(told).touch()
 
         nursery.start_soon(break_when_it_has_joined)
-        with trio.fail_after(50):
+        with trio.fail_after(120):
             async with hub.network(NODE_KEY) as network:
                 with pytest.raises(BaseExceptionGroup) as caught:
                     await run_node(
@@ -183,7 +184,7 @@ async def test_a_node_whose_engine_is_killed_stays_and_works_on(tmp_path: Path) 
                 identity = Identity.of(NODE_KEY)
                 assert not await run_node(config_of(tmp_path), identity, network, stop=stop)
 
-        with trio.fail_after(50):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run_it)
                 await origin.publish(0)
@@ -208,9 +209,7 @@ async def test_a_node_whose_engine_is_killed_stays_and_works_on(tmp_path: Path) 
 
 def _engines() -> list[int]:
     """Return the engine processes that are our children."""
-    tasks = Path("/proc/self/task").iterdir()
-    children = [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    return [pid for pid in children if b"node.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children_of(os.getpid()) if "node.engine" in command_line(pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -237,7 +236,7 @@ async def test_its_owner_can_pause_it_and_let_it_go_on_over_the_socket(tmp_path:
             async with hub.network(NODE_KEY) as network:
                 await run_node(config, Identity.of(NODE_KEY), network, stop=stop)
 
-        with trio.fail_after(50):
+        with trio.fail_after(120):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(run_it)
                 await origin.publish(0)
@@ -272,7 +271,7 @@ async def test_a_model_over_the_disk_quota_ends_the_node_before_it_is_fetched(
 
     async with open_origin(hub, tmp_path / "origin") as origin:
         await origin.publish(0)
-        with trio.fail_after(50):
+        with trio.fail_after(120):
             async with hub.network(NODE_KEY) as network:
                 with pytest.RaisesGroup(
                     DoesNotFitError, flatten_subgroups=True, allow_unwrapped=True

@@ -23,6 +23,7 @@ from node.settings import make_config
 from protocols import ticket as ticket_protocol
 from protocols.ids import peer_id_of
 from protocols.ticket import Ticket
+from tests.processes import children_of
 
 DEAD_LEARNER = Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32)
 
@@ -216,12 +217,7 @@ def test_no_engine_outlives_a_node_that_was_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
 
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 120
     while Path(f"/proc/{engine}").exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert not Path(f"/proc/{engine}").exists()
-
-
-def children_of(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]

@@ -62,7 +62,7 @@ async def test_a_booby_trapped_model_runs_no_code_of_its_own(
         (assets / "config.json").write_text(json.dumps(config | {"model_type": "canary"}))
     ready = trio.Event()
 
-    with trio.fail_after(55):
+    with trio.fail_after(120):
         async with open_engine(
             engine_spec("transformers", TransformersOptions(device="cpu", threads=1)),
             log_path=tmp_path / "engine.log",

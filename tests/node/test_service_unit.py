@@ -103,7 +103,7 @@ def test_systemd_finds_nothing_wrong_with_it(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
     told = [line for line in done.stderr.splitlines() if paths.unit.name in line]

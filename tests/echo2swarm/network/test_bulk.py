@@ -393,7 +393,7 @@ async def test_disconnecting_breaks_bulk_streams_at_once() -> None:
         a.open_stream(b.peer, ECHO, max_frame_bytes=LIMIT, bulk=True) as stream,
     ):
         await a.disconnect(b.peer)
-        with trio.fail_after(1), pytest.raises(NetworkError):
+        with trio.fail_after(60), pytest.raises(NetworkError):
             await stream.receive()
         with pytest.raises(NetworkError):
             await stream.send(b"x")
@@ -416,7 +416,7 @@ async def test_closing_leaves_no_socket_whoever_was_in_the_middle_of_what() -> N
         await trio.sleep(0.02)
         nursery.cancel_scope.cancel()
 
-    with trio.move_on_after(10):
+    with trio.move_on_after(60):
         while num_open() > before:  # noqa: ASYNC110 - the system closes in its own time
             await trio.sleep(0.05)
     assert num_open() <= before

@@ -1,3 +1,4 @@
+import secrets
 import signal
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from learner.demo.process import (
     tagged_pids,
 )
 
-TAG = "tag-of-these-tests"
+TAG = secrets.token_hex(8)
+"""Not that of a run of these tests beside this one."""
 SLEEPER = "tests.learner.demo.sleeper"
 
 
@@ -23,7 +25,7 @@ async def start(tmp_path: Path, *arguments: str) -> SwarmProcess:
         log_path=tmp_path / "log",
         env={TAG_VARIABLE: TAG, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         while "ready" not in process.log_tail():  # noqa: ASYNC110 - it is a file
             await trio.sleep(0.05)
     return process
@@ -32,7 +34,7 @@ async def start(tmp_path: Path, *arguments: str) -> SwarmProcess:
 async def test_a_process_that_heeds_an_interrupt_is_not_killed(tmp_path: Path) -> None:
     process = await start(tmp_path)
 
-    ending = await stop_processes([process], tag=TAG, grace_s=10)
+    ending = await stop_processes([process], tag=TAG, grace_s=60)
 
     assert process.exit_status == 130
     assert ending.killed == ()
@@ -62,9 +64,9 @@ async def test_what_a_killed_process_leaves_behind_is_found_and_ended(tmp_path: 
 
 async def test_stopping_what_has_ended_does_nothing(tmp_path: Path) -> None:
     process = await start(tmp_path)
-    await stop_processes([process], tag=TAG, grace_s=10)
+    await stop_processes([process], tag=TAG, grace_s=60)
 
-    ending = await stop_processes([process], tag=TAG, grace_s=10)
+    ending = await stop_processes([process], tag=TAG, grace_s=60)
 
     assert ending.killed == ()
     assert process.exit_status == 130
