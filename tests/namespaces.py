@@ -4,9 +4,11 @@ Needs root, ``ip`` and ``nft``; :func:`internet` skips the test without. Nothing
 in it can reach the network outside.
 """
 
+import hashlib
 import itertools
 import os
 import shutil
+import string
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -49,6 +51,16 @@ table ip filter {
 """
 
 _numbers = itertools.count()
+
+
+def wan_name(of: str) -> str:
+    """Return a name for an emulated WAN; ``of`` are four letters.
+
+    Each checkout has its own: only one WAN of a name may be open on a machine, and another
+    checkout's tests may be at work beside these.
+    """
+    digest = hashlib.sha256(__file__.encode()).digest()
+    return of + "".join(string.ascii_lowercase[byte % 26] for byte in digest[:5])
 
 
 class Internet:
@@ -185,4 +197,4 @@ def _nft(space: str, rules: str) -> None:
 
 
 def _run(command: list[str], text: str = "") -> None:
-    subprocess.run(command, input=text, text=True, capture_output=True, check=True, timeout=20)
+    subprocess.run(command, input=text, text=True, capture_output=True, check=True, timeout=60)

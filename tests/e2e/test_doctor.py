@@ -18,7 +18,7 @@ from learner.demo.swarm import LocalSwarm, open_swarm
 from node.doctor.findings import Finding, Verdict
 from protocols.status import StatusReply
 from tests.e2e.swarms import JOIN_S, tiny_config
-from tests.namespaces import internet
+from tests.namespaces import internet, wan_name
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -203,7 +203,7 @@ async def test_a_slow_line_is_measured_and_named(tmp_path: Path) -> None:
         Link(up_mbit_per_s=100, down_mbit_per_s=100),
         Link(up_mbit_per_s=1, down_mbit_per_s=8),
     )
-    with open_wan([fast, slow], name="echo2doc") as wan:
+    with open_wan([fast, slow], name=wan_name("edoc")) as wan:
 
         def host_of(name: str) -> list[str]:
             return wan.command(1 if name == "doctor" else 0, [])
