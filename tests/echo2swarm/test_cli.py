@@ -18,7 +18,7 @@ def swarm(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
         env={k: v for k, v in os.environ.items() if k not in ("ECHO2_TICKET", "COLUMNS")},
     )
@@ -115,7 +115,7 @@ def test_looking_at_a_directory_loads_neither_a_network_nor_a_model_library(tmp_
     )
 
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
 
     assert result.stdout.splitlines()[-1] == "[]"

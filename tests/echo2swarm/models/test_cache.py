@@ -116,7 +116,7 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout=50)
+        process.join(timeout=120)
 
     assert [process.exitcode for process in processes] == [0, 0]
     assert (tmp_path / "made").read_text() == "x"

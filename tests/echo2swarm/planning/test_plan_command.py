@@ -143,7 +143,7 @@ def test_bad_files_are_one_line_and_a_status(content: str, tmp_path: Path) -> No
         [sys.executable, "-m", "echo2swarm.cli", "plan", str(path)],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 

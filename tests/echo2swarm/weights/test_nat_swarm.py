@@ -10,7 +10,7 @@ import trio
 from tests.echo2swarm.weights.nat_swarm_peer import SIZE_BYTES
 from tests.namespaces import Internet, Participant, internet, participant
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.processes
 
 MODULE = "tests.echo2swarm.weights.nat_swarm_peer"
 

@@ -12,7 +12,7 @@ from learner.cli import learner
 from tests.learner.export.run_folder import make_run
 from tests.tiny_model import TINY_MODEL_DIR
 
-pytestmark = [pytest.mark.model, pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.model, pytest.mark.processes]
 
 
 def called(*arguments: object) -> Result:

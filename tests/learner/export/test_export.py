@@ -30,7 +30,7 @@ from learner.training.weights import model_tensors
 from tests.learner.export.run_folder import make_run
 from tests.tiny_model import TINY_MODEL_DIR
 
-pytestmark = [pytest.mark.model, pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.model, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")

@@ -232,7 +232,7 @@ async def test_a_failure_reaches_whoever_watches(tmp_path: Path) -> None:
         with pytest.raises(StoreError):
             await judge(ledger, lease, 0)  # of a lease that was never granted
 
-        with trio.fail_after(1), pytest.raises(StoreError, match="FOREIGN KEY"):
+        with trio.fail_after(60), pytest.raises(StoreError, match="FOREIGN KEY"):
             await ledger.watch()
 
 

@@ -19,7 +19,8 @@ from tests.learner.scoring.test_scorer import FUNCTION
 
 pytestmark = pytest.mark.processes
 
-QUICK = ScorerLimits(score_s=0.2, grace_s=2.0, reopen_waits_s=(0.0,))
+QUICK = ScorerLimits(score_s=1.0, grace_s=4.0, reopen_waits_s=(0.0,))
+SLOW = ScorerLimits(score_s=0.5, grace_s=4.0, reopen_waits_s=(0.0,))
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +74,14 @@ async def test_a_batch_that_goes_on_slowly_is_not_taken_for_a_hanging_one(
     model: Path, log_path: Path
 ) -> None:
     # Each takes until the scorer itself stops it: in all far longer than may pass in silence.
-    texts = ["slow"] * MAX_BATCH
+    task, texts = FUNCTION | {"score_limit_s": SLOW.score_s}, ["slow"] * MAX_BATCH
 
     with structlog.testing.capture_logs() as events:
-        async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+        async with open_scorer(task, model, seed=5, log_path=log_path, limits=SLOW) as scorer:
             rewards = await scorer.score(completions(*texts))
 
     assert events == []
-    assert {reward.error for reward in rewards} == {"TimeoutError: took longer than 0.2 s"}
+    assert {reward.error for reward in rewards} == {"TimeoutError: took longer than 0.5 s"}
 
 
 async def test_a_process_that_was_killed_is_replaced_and_nothing_is_lost(

@@ -23,7 +23,7 @@ from learner.training.process import num_threads
 from tests.learner.training.model_inputs import group, random_groups, rollout, start
 
 # Each process imports torch and transformers, which takes long on a busy machine.
-pytestmark = [pytest.mark.model, pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.model, pytest.mark.processes]
 MODULE = "learner.training.worker"
 LIMIT_S = 120.0
 
