@@ -211,14 +211,15 @@ class Chooser:
 
     def _add_late(self, cart: Cart, node: Candidate, budget: Budget) -> None:
         """Take samples of late leases that this node is expected to finish sooner."""
-        if budget.pace is None:
+        if not self._may_back_up(node, budget):
             return
         for lease in self.late.now_late(node.now_s):
             if not self._num_to_back_up(cart, node):
                 return
             # One that has been late for long is expected to take as long again.
             left_s = node.now_s - lease.granted_at_s
-            if lease.peer == node.peer or budget.pace.usual_s(node.num_in_hand + 1) > left_s:
+            own_s = 0.0 if node.pace is None else node.pace.usual_s(node.num_in_hand + 1)
+            if lease.peer == node.peer or own_s > left_s:
                 continue
             by_group = self._lacking(lease)
             if not by_group:
@@ -227,6 +228,18 @@ class Chooser:
                 if node.peer not in group.avoid:
                     some = indices[: self._num_to_back_up(cart, node)]
                     self._add(cart, group, some, node, budget)
+
+    def _may_back_up(self, node: Candidate, budget: Budget) -> bool:
+        """Whether a node may be asked for what others have in hand.
+
+        Not one that is late itself: as far as anybody knows, it hangs. One of unknown speed only
+        while the learner waits, for what every node is tried with.
+        """
+        if not self.rules.is_paced or budget.is_trial:
+            return False
+        if any(lease.late_at_s <= node.now_s for lease in self.leases.of_peer(node.peer)):
+            return False
+        return self.learner.is_waiting if node.pace is None else not node.pace.is_guess
 
     def _lacking(self, lease: LeaseRecord) -> dict[GroupId, tuple[OpenGroup, list[int]]]:
         """Return what a lease lacks that nobody else is at work on."""
@@ -245,13 +258,15 @@ class Chooser:
         """
         num_doubled = 0
         if self.learner.is_waiting:
-            num_doubled = min(_MAX_DOUBLED, floor(self.learner.num_periods_overdue(node.now_s)))
+            step_s = self.supply.needs_s(self.rules.groups_per_step * self.rules.group_size)
+            num_periods = self.learner.num_periods_overdue(node.now_s, assumed_s=step_s)
+            num_doubled = floor(min(_MAX_DOUBLED, num_periods))
         most = self.rules.max_backups << num_doubled
         return max(0, most - self.groups.num_backups - cart.num_completions)
 
     def _add_awaited(self, cart: Cart, node: Candidate, budget: Budget) -> None:
         """Take samples that the learner waits for, if this node is much faster."""
-        if budget.pace is None:
+        if node.pace is None or not self._may_back_up(node, budget):
             return
         for group in islice(self.groups.oldest_open(), _MAX_AWAITED_SEEN):
             if node.peer in group.avoid:
@@ -259,7 +274,7 @@ class Chooser:
             indices: list[int] = []
             num_left = self._num_to_back_up(cart, node)
             for index, slot in enumerate(group.slots):
-                own_s = budget.pace.usual_s(
+                own_s = node.pace.usual_s(
                     node.num_in_hand + cart.num_completions + len(indices) + 1
                 )
                 if (
@@ -274,7 +289,7 @@ class Chooser:
     def _left_s(self, lease_id: str, node: Candidate) -> float:
         """Return how long a lease will still take, so far as can be said; 0 if not at all."""
         lease = self.leases.get(lease_id)
-        if lease is None or lease.peer == node.peer or lease.usual_s is None:
+        if lease is None or lease.peer == node.peer:
             return 0.0
         since_s = node.now_s - lease.granted_at_s
-        return max(lease.usual_s - since_s, since_s / 2)
+        return max((lease.usual_s or 0.0) - since_s, since_s / 2)

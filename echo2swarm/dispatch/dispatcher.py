@@ -262,6 +262,7 @@ class Dispatcher:
         dropped = self._groups.refuse(
             key, lease_id=lease.lease_id, peer=lease.peer, is_unscorable=is_unscorable
         )
+        self._watch_others(lease, [key])
         return dropped, self.settle(lease, key, now_s)
 
     def settle(self, lease: LeaseRecord, key: SampleKey, now_s: float) -> LeaseEnded | None:
@@ -280,6 +281,7 @@ class Dispatcher:
         released = [
             self._groups.release(key, lease_id=lease.lease_id) for key in sorted(lease.unsettled)
         ]
+        self._watch_others(lease, lease.unsettled)
         return ended, [dropped for dropped in released if dropped is not None]
 
     def node_is_back(self, peer: PeerId, session_id: str) -> list[LeaseRecord]:
@@ -290,6 +292,7 @@ class Dispatcher:
         revived = self._leases.lost_with(peer, session_id)
         for lease in revived:
             self._leases.revive(lease)
+            self._late.watch(lease)
             self._note_supply(peer)
             for key in lease.unsettled:
                 self._groups.hold_again(key, lease.lease_id)
@@ -332,6 +335,16 @@ class Dispatcher:
         return self._groups.drop(group_id, reason)
 
     # Inside.
+
+    def _watch_others(self, lease: LeaseRecord, keys: Iterable[SampleKey]) -> None:
+        """Have the leases watched that are now alone at work on what another came to nothing on.
+
+        They may have been late for long: so far there was nothing to ask of others.
+        """
+        holders = {self._groups.holder_of(key) for key in keys} - {None, lease.lease_id}
+        for lease_id in sorted(filter(None, holders)):
+            if (other := self._leases.get(lease_id)) is not None:
+                self._late.watch(other)
 
     def _replaced(self, group_id: GroupId) -> Dropped | None:
         """Drop a group that has become complete, if it is to be replaced."""

@@ -216,6 +216,11 @@ class GroupTable:
             return SampleStatus.TAKEN
         return SampleStatus.STALE if reason is DropReason.STALE else SampleStatus.CLOSED
 
+    def holder_of(self, key: SampleKey) -> LeaseId | None:
+        """Return which lease is at work on a sample, the first of them if there are two."""
+        group = self._open.get(key[0])
+        return None if group is None else group.slots[key[1]].holder
+
     def judged_for(self, key: SampleKey) -> LeaseId | None:
         """Return whose result of a sample is being judged."""
         group = self._open.get(key[0])

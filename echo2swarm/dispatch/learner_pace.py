@@ -21,6 +21,7 @@ class LearnerPace:
 
     def __init__(self, next_step: int) -> None:
         self._next_step = next_step
+        self._began_s: float | None = None
         self._last_start_s: float | None = None
         self._periods_s: deque[float] = deque(maxlen=_KEPT)
         self._usual_s: float | None = None
@@ -93,11 +94,19 @@ class LearnerPace:
             return inf
         return max(0.0, now_s - self._last_start_s - self._usual_s)
 
-    def num_periods_overdue(self, now_s: float) -> float:
-        """Return the same as a number of usual periods; 0 before two batches were taken."""
-        if not self._usual_s:
+    def num_periods_overdue(self, now_s: float, *, assumed_s: float = inf) -> float:
+        """Return the same as a number of usual periods.
+
+        Args:
+            now_s: the present.
+            assumed_s: the period before two batches were taken; the first one began when there
+                was a version.
+        """
+        period_s = self._usual_s or assumed_s
+        since_s = self._began_s if self._last_start_s is None else self._last_start_s
+        if since_s is None:
             return 0.0
-        return self.overdue_s(now_s) / self._usual_s
+        return max(0.0, now_s - since_s - period_s) / period_s
 
     @property
     def published(self) -> dict[PolicyVersion, float]:
@@ -109,6 +118,7 @@ class LearnerPace:
     ) -> None:
         """Note a published version; those that are too old for any update are forgotten."""
         self._published_at_s.setdefault(version, now_s)
+        self._began_s = now_s if self._began_s is None else self._began_s
         oldest = freshness.oldest_usable_version(self._next_step, max_staleness=max_staleness)
         newest = max(self._published_at_s)
         self._published_at_s = {

@@ -1,5 +1,7 @@
 """What a node is late with is asked of a second one, and taken from whoever is first."""
 
+from dataclasses import replace
+
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.lease_rules import NoWork
@@ -196,3 +198,105 @@ def test_a_node_that_was_thought_lost_keeps_nothing_that_others_were_asked_for()
     key = (GroupId(wanted(first)[0][0]), wanted(first)[0][1])
 
     assert dispatch.status_for(record(dispatch, first), key) is SampleStatus.ANSWERED
+
+
+def made_by(
+    dispatch: Dispatcher, peers: list[PeerId], now_s: float, *, until_s: float, each_s: float = 0.25
+) -> float:
+    """Have nodes do, one lease at a time, what they are given, until there is a batch or no time.
+
+    Returns:
+        when that was.
+    """
+    at_work: dict[PeerId, tuple[Lease, float]] = {}
+    version = dispatch.next_step
+    while dispatch.form(now_s).batch is None and now_s < until_s:
+        for peer in peers:
+            if peer in at_work and at_work[peer][1] <= now_s:
+                take(dispatch, at_work.pop(peer)[0], now_s, version=version)
+            if peer not in at_work:
+                reply = dispatch.grant(ask(peer, version=version), now_s)
+                if isinstance(reply, Lease):
+                    at_work[peer] = reply, now_s + each_s * reply.num_completions
+        now_s += 0.05
+    return now_s
+
+
+def synchronous(*, until_step: int = 6) -> tuple[Dispatcher, float]:
+    """Return a run with S = 0, two groups of four a step, after some steps of Alice and Bob."""
+    dispatch = Dispatcher(
+        replace(rules(groups_per_step=2, max_staleness=0, group_size=4), lease_timeout_s=1000.0)
+    )
+    dispatch.add_prompts(prompts(1000))
+    dispatch.version_published(PolicyVersion(0), 0.0)
+    now_s = 0.0
+    for _ in range(until_step):
+        now_s = made_by(dispatch, [ALICE, BOB], now_s, until_s=now_s + 100.0)
+        train(dispatch, now_s)
+    return dispatch, now_s
+
+
+def test_a_node_that_is_late_itself_is_not_asked_for_what_others_are_late_with() -> None:
+    dispatch, began_s = synchronous()
+    version = dispatch.next_step
+    for peer in (ALICE, BOB):  # both hang
+        lease_of(dispatch, peer, began_s, version=version)
+    now_s = began_s
+    while now_s < began_s + 30.0:
+        now_s += 0.1
+        assert dispatch.form(now_s).batch is None
+        dispatch.grant(ask(BOB, version=version), now_s)
+
+    assert dispatch.num_backups == 0
+    assert made_by(dispatch, [CAROL], now_s, until_s=now_s + 30.0) < now_s + 10.0
+
+
+def test_a_node_of_unknown_speed_does_what_the_learner_waits_for_and_others_are_late_with() -> None:
+    dispatch, began_s = synchronous()
+    hanging = {ALICE, BOB}
+    while hanging:
+        reply = dispatch.grant(ask(peer := min(hanging), version=dispatch.next_step), began_s)
+        hanging -= {peer} if isinstance(reply, NoWork) else set()
+    ended_s = made_by(dispatch, [CAROL], began_s, until_s=began_s + 100.0)
+
+    assert ended_s < began_s + 15.0
+
+
+def test_the_first_leases_of_a_run_are_done_by_others_if_their_node_hangs() -> None:
+    dispatch, _ = synchronous(until_step=0)
+    lease_of(dispatch, ALICE, 0.0)
+
+    assert made_by(dispatch, [BOB], 0.0, until_s=100.0) < 15.0
+
+
+def test_a_node_that_came_back_and_hangs_is_late_as_any_other() -> None:
+    dispatch, first, now_s = at_work()
+    dispatch.end_lease(record(dispatch, first), LeaseState.NODE_LOST, now_s + 1.0)
+    assert dispatch.next_late_s() is None
+    dispatch.node_is_back(ALICE, "session-1")
+
+    assert dispatch.next_late_s() is not None
+    assert wanted(lease_of(dispatch, BOB, now_s + 5.0, version=6)) == wanted(first)
+
+
+def test_after_a_backup_that_came_to_nothing_a_third_node_is_asked() -> None:
+    dispatch, first, now_s = at_work()
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    dispatch.grant(ask(BOB, version=6), now_s + 3.1)  # there is nothing left of the late lease
+    dispatch.end_lease(record(dispatch, second), LeaseState.NODE_LOST, now_s + 3.2)
+    dispatch.form(now_s + 3.2)
+
+    assert wanted(lease_of(dispatch, CAROL, now_s + 3.3, version=6)) == wanted(first)
+    assert record(dispatch, first).state is LeaseState.ACTIVE
+
+
+def test_a_backup_that_is_late_after_its_original_was_given_up_is_asked_of_a_third_node() -> None:
+    dispatch, first, now_s = at_work()
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    for late_s in (3.1, 9.0):
+        dispatch.grant(ask(BOB, version=6), now_s + late_s)
+    dispatch.end_lease(record(dispatch, first), LeaseState.TIMED_OUT, now_s + 9.1)
+    dispatch.form(now_s + 9.1)
+
+    assert wanted(lease_of(dispatch, CAROL, now_s + 9.2, version=6)) == wanted(second)
+    assert record(dispatch, second).state is LeaseState.ACTIVE
