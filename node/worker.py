@@ -56,6 +56,9 @@ DRAIN_S: Final = 30.0
 FLUSH_S: Final = 10.0
 """And what was finished may take this long to be submitted."""
 SUMMARY_S: Final = 10.0
+RETRY_REFUSED_S: Final = 60.0
+"""After this time a version that could not be applied is tried again, then after twice that, ..."""
+MAX_RETRY_REFUSED_S: Final = 1800.0
 KEEP_S: Final = 2.0
 """After a lease for one version the next one for it arrives within this time, or there is none."""
 CALIBRATE_AFTER_S: Final = 3.0
@@ -118,6 +121,8 @@ class Worker:
         self._wanted = Bell()
         self._tally = Tally()
         self._drain_wanted = trio.Event()
+        self._has_refused = trio.Event()
+        self._retry_refused_s = RETRY_REFUSED_S
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
         self._keeper = LeaseKeeper(
             calls,
@@ -218,6 +223,7 @@ class Worker:
             nursery.start_soon(submitter.run, self._unsent)
             nursery.start_soon(self._watch_versions)
             nursery.start_soon(self._drain_when_wanted)
+            nursery.start_soon(self._try_refused_again)
             nursery.start_soon(self._summarise)
 
     def _ended(self, endings: Sequence[Ending]) -> None:
@@ -328,22 +334,42 @@ class Worker:
             return
         except EngineLostError:
             if self._work.died_applying(version):
-                log.error("policy.refused", version=version, next="going on with an older version")
+                self._refused(version, "going on with an older version")
             raise
         except EngineDownError:
             raise
         except ChildError:
             self._work.refuse_version(version)
-            log.error(
-                "policy.refused",
-                version=version,
-                kept=self._engine.applied_version,
-                next="waiting for a newer version",
-            )
+            self._refused(version, "waiting for a newer version")
             raise
+        self._work.applied(version)
+        if version == max(self._policies.versions, default=version):
+            self._retry_refused_s = RETRY_REFUSED_S
         log.info("policy.applied", version=version, took_s=round(seconds, 3))
         self._on_applied(version)
         self._bell.ring()
+
+    def _refused(self, version: PolicyVersion, what_next: str) -> None:
+        self._has_refused.set()
+        log.error(
+            "policy.refused",
+            version=version,
+            kept=self._engine.applied_version,
+            next=f"{what_next}; it is tried again in {self._retry_refused_s:g} s",
+        )
+
+    async def _try_refused_again(self) -> NoReturn:
+        """Try versions again that could not be applied: there may never be a newer one."""
+        while True:
+            await self._has_refused.wait()
+            self._has_refused = trio.Event()
+            rest_s, self._retry_refused_s = (
+                self._retry_refused_s,
+                min(2 * self._retry_refused_s, MAX_RETRY_REFUSED_S),
+            )
+            await trio.sleep(rest_s)
+            self._work.try_again()
+            self._bell.ring()
 
     async def _sample(self, job: Sample) -> None:
         groups = [group for part in job.parts for group in part.groups]

@@ -19,7 +19,7 @@ from protocols.leases import Lease, LeasedGroup
 from protocols.sampling import SamplingParams
 
 MAX_DEATHS: Final = 2
-"""Once may be chance: a version that the engine died on so often is not given to it again."""
+"""Once may be chance: a version that the engine died on so often is not given to it for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,19 +249,27 @@ class Workload:
         return max(usable, default=None)
 
     def refuse_version(self, version: PolicyVersion) -> None:
-        """Never try this version again: it can't be applied."""
+        """Do not try this version until :meth:`try_again`: it can't be applied."""
         self._refused_versions.add(version)
 
     def died_applying(self, version: PolicyVersion) -> bool:
         """Note that the engine died when it was given this version.
 
         Returns:
-            Whether that makes it one never to try again.
+            Whether that makes it one not to try for now.
         """
         self._num_deaths[version] += 1
         if self._num_deaths[version] >= MAX_DEATHS:
             self.refuse_version(version)
         return version in self._refused_versions
+
+    def applied(self, version: PolicyVersion) -> None:
+        """Note that the engine has taken this version: if it dies later, it is not of it."""
+        del self._num_deaths[version]
+
+    def try_again(self) -> None:
+        """Forget which versions were refused: it may have been for want of memory, for a while."""
+        self._refused_versions.clear()
 
     def sampled(self, part: Part) -> bool:
         """Note that a part is complete; returns whether to submit it."""

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
 from node.membership import LOOK_S
-from node.worker import DRAIN_S, KEEP_S, MAX_LEASES
+from node.worker import DRAIN_S, KEEP_S, MAX_LEASES, RETRY_REFUSED_S
 from protocols.activation import Directive, NodeState
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed
@@ -485,6 +485,44 @@ async def test_an_engine_that_dies_of_a_version_comes_back_on_the_old_one(
     assert {r.oldest_version for r in bench.learner.rollouts} == {0}
     assert bench.learner.beats[-1].applied_version == 0
     assert len(bench.events("policy.refused")) == 1
+
+
+async def test_a_version_that_the_engine_refused_is_tried_again_now_and_then(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.refuses_versions = {1}
+            bench.policies.hold(0)
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            bench.policies.hold(1)
+            # A lack of memory, say, that is over some time later.
+            await trio.sleep(1.5 * RETRY_REFUSED_S)
+            assert bench.learner.beats[-1].applied_version == 0
+            bench.engine.refuses_versions = set()
+            await trio.sleep(2 * RETRY_REFUSED_S)
+            assert bench.learner.beats[-1].applied_version == 1
+
+    assert len(bench.events("policy.refused")) == 2
+
+
+async def test_an_engine_that_was_killed_twice_over_the_only_version_gets_it_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.deaths_left = {0: 2}
+            bench.policies.hold(0)
+            for _ in range(2):
+                await bench.engine.has_died.wait()
+                bench.engine.has_died = trio.Event()
+                bench.engine_dies()
+                await trio.sleep(1)
+                bench.engine_comes_back()
+            bench.learner.give(1)
+            await bench.learner.until(lambda: len(bench.learner.rollouts) == 8)
+
+    assert {r.oldest_version for r in bench.learner.rollouts} == {0}
 
 
 async def test_an_engine_that_dies_once_of_a_version_has_it_in_the_end(

@@ -191,7 +191,7 @@ def test_an_engine_that_comes_back_takes_the_version_that_a_lease_wants() -> Non
     assert work.next_job(None, [V1, V2]) == Apply(V2)
 
 
-def test_a_version_that_cannot_be_applied_is_not_tried_again() -> None:
+def test_a_version_that_cannot_be_applied_is_not_tried_for_now() -> None:
     work = workload(lease())
     work.refuse_version(V1)
 
@@ -217,6 +217,25 @@ def test_an_engine_that_died_of_a_version_comes_back_on_the_old_one_and_tries_on
     assert work.next_job(None, [V0, V1]) == Apply(V0)
     assert isinstance(work.next_job(V0, [V0, V1]), Sample)
     assert work.next_job(V0, [V0, V1, V2]) == Apply(V2)
+
+
+def test_a_refused_version_can_be_tried_again_and_one_death_more_refuses_it_again() -> None:
+    work = workload(lease())
+    for _ in range(2):
+        work.died_applying(V1)
+    assert work.next_job(None, [V1]) is None
+    work.try_again()
+
+    assert work.next_job(None, [V1]) == Apply(V1)
+    assert work.died_applying(V1)
+
+
+def test_deaths_before_a_version_was_applied_do_not_count_afterwards() -> None:
+    work = workload(lease())
+    work.died_applying(V1)
+    work.applied(V1)
+
+    assert not work.died_applying(V1)
 
 
 def test_an_engine_that_died_of_the_only_version_gets_it_again() -> None:
