@@ -110,6 +110,15 @@ class RunDir:
         shutil.rmtree(self.snapshots, ignore_errors=True)
         self.checkpoints.clean()
 
+    def forget_start(self) -> None:
+        """Remove what a run wrote that failed before anybody had its ticket.
+
+        Its logs stay, and say why; a run may begin here again, see :func:`is_free`.
+        """
+        for path in self.folder.glob(f"{self.LEDGER}*"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(self.weights, ignore_errors=True)
+
     def forget_versions_after(self, step: int) -> None:
         """Delete the published versions beyond ``step``: they will be made anew."""
         for path in (self.weights / "versions").glob("*.manifest"):
@@ -235,8 +244,9 @@ def check_is_there(folder: Path) -> None:
 def is_free(folder: Path) -> bool:
     """Whether a run may begin in ``folder``.
 
-    It may where one failed before it had a ledger, as for a port in use: what that left
-    is no run, and whoever mends the cause and starts again should not trip over it.
+    It may where one failed before it had told its ticket, as for a port in use: what that
+    left (no ledger, :meth:`RunDir.forget_start`) is no run, and whoever mends the cause and
+    starts again should not trip over it.
     """
     if not folder.exists():
         return True

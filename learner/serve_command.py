@@ -77,7 +77,12 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
             say_ticket=_say_ticket,
             changes=_changes(run_dir, config) if options.resume else (),
         )
-        trio.run(partial(serve, serving))
+        try:
+            trio.run(partial(serve, serving))
+        except BaseException:
+            if not options.resume and not run_dir.ticket.exists():
+                run_dir.forget_start()
+            raise
 
 
 def load_config(options: ServeOptions) -> LearnerConfig:

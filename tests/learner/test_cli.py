@@ -1,5 +1,6 @@
 """``echo2-learner`` from outside: quick help, no heavy imports, one line per error."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from learner.cli import learner
 from learner.run_dir import open_run_dir
+from tests.tiny_model import TINY_MODEL_DIR
 
 
 def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
@@ -99,3 +101,22 @@ def test_wrong_use_is_one_line_and_exit_status_2(
     assert said in lines[-1]
     assert lines[-1].startswith("echo2-learner: ")
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.processes
+def test_a_run_that_failed_to_start_is_in_nobody_s_way(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"/ip4/127.0.0.1/tcp/{taken.getsockname()[1]}"
+        tries = [
+            run(
+                *("serve", "--listen", listen, "--set", "task.kind=sort_digits"),
+                *("--set", "trainer.kind=sleep", "--set", f"model.path={TINY_MODEL_DIR}"),
+                cwd=tmp_path,
+            )
+            for _ in range(2)
+        ]
+
+    for failed in tries:
+        assert failed.returncode == 1
+        assert "is in use" in failed.stderr.splitlines()[-1]
+    assert (tmp_path / "runs" / "run" / "events.jsonl").exists()

@@ -45,6 +45,19 @@ def test_a_run_may_begin_where_one_failed_before_it_had_a_ledger(tmp_path: Path)
     assert new(tmp_path / "run").run_id != failed.run_id
 
 
+def test_a_run_may_begin_where_one_failed_before_it_had_told_its_ticket(tmp_path: Path) -> None:
+    failed = new(tmp_path / "run")
+    for name in ("ledger.sqlite", "ledger.sqlite-wal", "events.jsonl"):
+        (failed.folder / name).touch()
+    (failed.weights / "versions").mkdir(parents=True)
+
+    failed.forget_start()
+
+    assert new(tmp_path / "run").run_id != failed.run_id
+    assert not failed.weights.exists()
+    assert failed.events.exists(), "it says why the first one failed"
+
+
 def test_a_file_that_can_not_be_written_is_named_and_no_draft_is_left(tmp_path: Path) -> None:
     with full_disk(after_bytes=10), pytest.raises(OSError, match="too large") as caught:
         write_atomically(tmp_path / "status.json", b"x" * 100)
