@@ -9,14 +9,15 @@
             the learner at work, until done or interrupted
 
 If the trainer dies, all of it is closed and opened again from the last checkpoint, as
-``--resume`` would: what was learned since then is lost either way.
+``--resume`` would: what was learned since then is lost either way. It listens where it did, even
+at a port that the system had chosen: its ticket is still good.
 """
 
 import random
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +31,7 @@ from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
 from echo2swarm.disk import write_atomically
 from echo2swarm.errors import ConfigError
 from echo2swarm.identity import Identity, hold_identity
+from echo2swarm.network.addresses import with_ports
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.telemetry import events_to
@@ -140,6 +142,8 @@ class _Reached:
     step: int = 0
     is_stopping: bool = False
     """Whether it was told to end before its last step."""
+    listen: tuple[str, ...] = ()
+    """Where it listened: whoever has its ticket looks for it there."""
 
 
 async def _serve_once(
@@ -178,7 +182,10 @@ async def _serve_once(
                 log_path=run_dir.logs / "trainer.log",
             )
         )
-        network = await stack.enter_async_context(_open_network(config, identity))
+        listen = reached.listen or config.swarm.listen
+        network = await stack.enter_async_context(_open_network(config, identity, listen))
+        if not config.swarm.advertise:
+            reached.listen = with_ports(listen, network.addresses())
         scorer = await stack.enter_async_context(
             open_scorer(
                 config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
@@ -354,13 +361,15 @@ async def _open_held_out(
 
 
 @asynccontextmanager
-async def _open_network(config: LearnerConfig, identity: Identity) -> AsyncIterator[Network]:
+async def _open_network(
+    config: LearnerConfig, identity: Identity, listen: Sequence[str]
+) -> AsyncIterator[Network]:
     # Imported here: the library takes a second, which no other command should wait for.
     from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
 
     async with open_network(
         identity,
-        config.swarm.listen,
+        listen,
         advertise=config.swarm.advertise,
         is_go_between=config.swarm.hole_punching,
     ) as network:

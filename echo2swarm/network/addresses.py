@@ -4,7 +4,8 @@ On the wire and in tickets an address ends in ``/p2p/PEER``; inside, a peer and
 the places where it may answer are kept apart (:class:`~echo2swarm.network.base.PeerInfo`).
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from echo2swarm.network.base import PeerInfo
@@ -13,6 +14,8 @@ from protocols.ids import PeerId, public_key_of
 from protocols.ticket import MAX_ADDRESSES
 
 _SEPARATOR: Final = "/p2p/"
+_PORT: Final = re.compile(r"/tcp/([0-9]+)")
+_ANY_PORT: Final = re.compile(r"/tcp/0\b")
 
 
 def split_address(address: str) -> tuple[PeerId, str]:
@@ -56,3 +59,15 @@ def merge(first: Iterable[str], *more: Iterable[str]) -> tuple[str, ...]:
     for addresses in more:
         merged.update(dict.fromkeys(addresses))
     return tuple(merged)[:MAX_ADDRESSES]
+
+
+def with_ports(listen: Sequence[str], addresses: Iterable[str]) -> tuple[str, ...]:
+    """Return where to listen so that ``addresses``, where ``listen`` led to, are good again.
+
+    The port that the system chose stands in place of 0. Where it chose several, or where none is
+    told, 0 stays.
+    """
+    chosen = {match[1] for address in addresses if (match := _PORT.search(address))}
+    if len(listen) != 1 or len(chosen) != 1:
+        return tuple(listen)
+    return (_ANY_PORT.sub(f"/tcp/{chosen.pop()}", listen[0]),)

@@ -187,7 +187,8 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
         num_steps=400, lease_timeout_s=5, trainer=TrainerTable(kind="sleep", train_s=0.1)
     )
     async with open_swarm(tmp_path) as swarm:
-        await swarm.start_node("ada", await swarm.start_learner(config))
+        ticket = await swarm.start_learner(config)
+        await swarm.start_node("ada", ticket)
         dead: set[int] = set()
         for _ in range(MAX_RESTARTS + 1):
             trainer = await new_trainer(swarm, dead)
@@ -204,7 +205,9 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
             partial(has_passed, step), timeout_s=JOIN_S, what="updates after the last death"
         )
         lost = swarm.events("trainer.lost")
+        ticket_at_last = swarm.ticket_path.read_text()
 
+    assert read_ticket(ticket_at_last).addresses == read_ticket(ticket).addresses
     assert len(lost) == MAX_RESTARTS + 1
     assert [event["step"] for event in lost] == sorted({event["step"] for event in lost})
 

@@ -1,7 +1,13 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.network.addresses import group_by_peer, join_address, merge, split_address
+from echo2swarm.network.addresses import (
+    group_by_peer,
+    join_address,
+    merge,
+    split_address,
+    with_ports,
+)
 from echo2swarm.network.base import PeerInfo
 from protocols.errors import MalformedMessageError
 from protocols.ids import peer_id_of
@@ -45,3 +51,27 @@ def test_addresses_are_grouped_by_peer_in_order_without_repetition() -> None:
 def test_merging_keeps_the_first_mentioned_first_and_is_bounded() -> None:
     assert merge(("a", "b"), ("b", "c"), ("a", "d")) == ("a", "b", "c", "d")
     assert len(merge(map(str, range(99)))) == MAX_ADDRESSES
+
+
+@pytest.mark.parametrize(
+    ("listen", "addresses", "again"),
+    [
+        (
+            ["/ip4/0.0.0.0/tcp/0"],
+            ["/ip4/192.0.2.2/tcp/37319/p2p/x", "/ip4/127.0.0.1/tcp/37319/p2p/x"],
+            ("/ip4/0.0.0.0/tcp/37319",),
+        ),
+        (["/ip4/0.0.0.0/tcp/4150"], ["/ip4/192.0.2.2/tcp/4150"], ("/ip4/0.0.0.0/tcp/4150",)),
+        (["/ip4/0.0.0.0/tcp/0"], [], ("/ip4/0.0.0.0/tcp/0",)),
+        (
+            ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.2/tcp/0"],
+            ["/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.2/tcp/2"],
+            ("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.2/tcp/0"),
+        ),
+    ],
+    ids=["chosen by the system", "named", "unknown", "several"],
+)
+def test_a_port_that_was_chosen_is_asked_for_again(
+    listen: list[str], addresses: list[str], again: tuple[str, ...]
+) -> None:
+    assert with_ports(listen, addresses) == again
