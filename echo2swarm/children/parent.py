@@ -35,6 +35,7 @@ from echo2swarm.children.wire import (
 from echo2swarm.errors import ChildError
 from protocols.errors import RemoteProtocolError
 from protocols.framing import FrameDecoder, frame
+from protocols.reasons import Reason
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -101,14 +102,15 @@ class Child:
         the child is told; whether it still computes it is up to the child, too.
 
         Raises:
-            ChildError: the child answered with an error, died, or took over ``timeout_s``.
+            ChildError: the child answered with an error, died, or took over ``timeout_s``; or the
+                message is larger than a frame can be.
         """
         if self._dead.is_set():
             raise ChildError(self._obituary())
         call_id, self._next_id = self._next_id, self._next_id + 1
-        pending = self._pending[call_id] = _Pending(on_progress)
         raw = msgspec.Raw(msgspec.msgpack.encode(message))
         self._send(call_id, Call(call_id, raw))
+        pending = self._pending[call_id] = _Pending(on_progress)
         try:
             with trio.fail_after(timeout_s):
                 await pending.done.wait()
@@ -148,7 +150,13 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _send(self, call_id: int, message: Call | Cancel) -> None:
-        self._unsent[call_id] = frame(msgspec.msgpack.encode(message))
+        data = msgspec.msgpack.encode(message)
+        if len(data) > MAX_FRAME_BYTES:
+            raise ChildError(
+                f"{self.name} can't be given {len(data)} bytes at once, limit {MAX_FRAME_BYTES}",
+                error=Reason.TOO_LARGE.name,
+            )
+        self._unsent[call_id] = frame(data)
         self._has_unsent.set()
 
     async def _write(self) -> None:

@@ -7,8 +7,8 @@ import msgspec
 
 from protocols.codec import Message
 
-MAX_FRAME_BYTES: Final = 256 * 1024 * 1024
-"""Both ends are ours; this only stops a length that is garbage."""
+MAX_FRAME_BYTES: Final = 2**32 - 1
+"""What a frame's length can say: both ends are ours. A batch may have many million tokens."""
 SOCKET_FD_VARIABLE: Final = "ECHO2_CHILD_FD"
 TRACEBACKS_VARIABLE: Final = "ECHO2_CHILD_TRACEBACKS"
 """Not empty if the child writes a traceback of errors that are to be expected, too."""

@@ -161,6 +161,18 @@ def write_traceback(exc: Exception) -> None:
 def _read(
     connection: socket.socket, inbox: "queue.SimpleQueue[Call]", cancels: Cancellations
 ) -> None:
+    try:
+        _take_calls(connection, inbox, cancels)
+    except Exception:
+        # Without this thread no call would ever be answered, nor the parent's death noticed.
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _take_calls(
+    connection: socket.socket, inbox: "queue.SimpleQueue[Call]", cancels: Cancellations
+) -> None:
     frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
     decoder: msgspec.msgpack.Decoder[FromParent] = msgspec.msgpack.Decoder(FromParent)
     while True:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from echo2swarm.children import parent
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.children.worker import CallCancelledError, Cancellations
 from echo2swarm.errors import ChildError
+from protocols.framing import frame
 from tests.echo2swarm.children.async_sample_child import NUM_CANCELLED, NUM_SLEPT
 from tests.echo2swarm.children.sample_child import (
     Add,
@@ -269,6 +271,29 @@ async def test_a_child_that_takes_nothing_keeps_nobody_waiting(module: str, tmp_
     assert not is_running(pid)
 
 
+async def test_a_message_that_no_frame_can_hold_is_an_error_and_the_child_lives_on(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent, "MAX_FRAME_BYTES", 1000)
+    async with open_child(module, name="adder", log_path=tmp_path / "log") as child:
+        with pytest.raises(ChildError, match=r"adder can't be given \d+ bytes at once") as caught:
+            await child.call(Fail("x" * 1000), Sum)
+
+        assert caught.value.error, "it is not lost"
+        assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+
+
+async def test_a_child_that_can_not_read_its_calls_ends(module: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with trio.fail_after(60):
+        async with open_child(module, name="adder", log_path=log) as child:
+            assert await child.call(Add(2, 2), Sum, timeout_s=30) == Sum(4)
+            await child._stream.send_all(frame(b"no call"))
+            await child.wait_dead()
+
+    assert "Traceback" in log.read_text()
+
+
 @pytest.mark.parametrize("how", ["leave", "kill", "die"])
 async def test_what_a_child_has_started_ends_with_it(module: str, how: str, tmp_path: Path) -> None:
     async with open_child(module, name="starter", log_path=tmp_path / "log") as child:
@@ -296,6 +321,7 @@ async def until_ended(pid: int) -> None:
 def test_a_child_does_not_outlive_a_parent_that_was_killed(module: str, tmp_path: Path) -> None:
     script = f"""
 import trio
+from echo2swarm.children import parent
 from echo2swarm.children.parent import Child, open_child
 from tests.echo2swarm.children.sample_child import Sleep, StartOther, Sum
 async def main():
