@@ -176,38 +176,31 @@ def join(
     """
     from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
     from node.app import join as join_run  # noqa: PLC0415
-    from node.settings import make_config, owner_settings  # noqa: PLC0415
+    from node.settings import joining_config  # noqa: PLC0415
     from node.telling import status_line  # noqa: PLC0415
 
-    settings = {
-        "device": device,
-        "threads": threads,
-        "max_batch": max_batch,
-        "gpu_memory_share": gpu_memory_share,
-    }
     line = status_line() if log_format == "text" else None
-    config = make_config(
-        ticket,
+    config = joining_config(
+        ticket=ticket,
         state_dir=state_dir,
         name=name,
         listen=listen,
         advertise=advertise,
         engine=engine,
-        engine_options=[
-            *(f"{key}={value}" for key, value in settings.items() if value is not None),
-            *engine_options,
-        ],
+        engine_options=engine_options,
         num_engines=num_engines,
+        device=device,
+        threads=threads,
+        max_batch=max_batch,
         usd_per_hour=usd_per_hour,
-        owner=owner_settings(
-            upload_mbit=upload_mbit,
-            download_mbit=download_mbit,
-            hours=hours,
-            pause_on_gpu_use=pause_on_gpu_use,
-            power_watts=power_watts,
-            disk_gb=disk_gb,
-            relay_while_paused=relay_while_paused,
-        ),
+        upload_mbit=upload_mbit,
+        download_mbit=download_mbit,
+        hours=hours,
+        pause_on_gpu_use=pause_on_gpu_use,
+        gpu_memory_share=gpu_memory_share,
+        power_watts=power_watts,
+        disk_gb=disk_gb,
+        relay_while_paused=relay_while_paused,
         is_hole_punching=is_hole_punching,
         line=line,
     )

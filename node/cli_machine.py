@@ -1,6 +1,7 @@
 """Commands about this machine: what it could do, and running a node as a service."""
 
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -64,6 +65,8 @@ def service() -> None:
     """Run a node as a systemd service of this user (no root needed)."""
 
 
+_OF_THE_LOG: Final = frozenset({"log_format", "verbose"})
+
 _name_option = click.option(
     "--service-name",
     "name",
@@ -85,14 +88,15 @@ def install(
 ) -> None:
     """Write the unit, and the ticket to a file that only you can read."""
     from node import service_unit  # noqa: PLC0415
-    from node.settings import ticket_line  # noqa: PLC0415
+    from node.settings import joining_config, ticket_line  # noqa: PLC0415
 
     line = ticket_line(ticket)
     # What join would refuse, is refused here, and not in some log at the next boot.
     root = context.find_root().command
     join = root.get_command(context, "join") if isinstance(root, click.Group) else None
     if join is not None:
-        join.make_context("join", [line, *options], parent=context.find_root())
+        given = join.make_context("join", [line, *options], parent=context.find_root()).params
+        joining_config(**{key: given[key] for key in given.keys() - _OF_THE_LOG})
     paths = service_unit.service_paths(name, config_home=service_unit.config_home())
     unit = service_unit.unit_text(name, paths, command=service_unit.own_command(), options=options)
     click.echo(f"# {paths.unit}\n{unit}")

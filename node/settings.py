@@ -71,6 +71,70 @@ def make_config(
     )
 
 
+def joining_config(
+    *,
+    ticket: str,
+    state_dir: Path | None,
+    name: str | None,
+    listen: Sequence[str],
+    advertise: Sequence[str],
+    engine: str,
+    engine_options: Sequence[str],
+    num_engines: int,
+    device: str | None,
+    threads: int | None,
+    max_batch: int | None,
+    usd_per_hour: float,
+    upload_mbit: float | None,
+    download_mbit: float | None,
+    hours: str,
+    pause_on_gpu_use: bool,
+    gpu_memory_share: float | None,
+    power_watts: float | None,
+    disk_gb: float | None,
+    relay_while_paused: bool,
+    is_hole_punching: bool,
+    line: StatusLine | None = None,
+) -> NodeConfig:
+    """Check what was typed for ``join``, whose options these are, and return it as one value.
+
+    Raises:
+        UsageError: the ticket or an option is no good.
+        SwarmError: the engine is not installed.
+    """
+    short_forms = {
+        "device": device,
+        "threads": threads,
+        "max_batch": max_batch,
+        "gpu_memory_share": gpu_memory_share,
+    }
+    return make_config(
+        ticket,
+        state_dir=state_dir,
+        name=name,
+        listen=listen,
+        advertise=advertise,
+        engine=engine,
+        engine_options=[
+            *(f"{key}={value}" for key, value in short_forms.items() if value is not None),
+            *engine_options,
+        ],
+        num_engines=num_engines,
+        usd_per_hour=usd_per_hour,
+        owner=owner_settings(
+            upload_mbit=upload_mbit,
+            download_mbit=download_mbit,
+            hours=hours,
+            pause_on_gpu_use=pause_on_gpu_use,
+            power_watts=power_watts,
+            disk_gb=disk_gb,
+            relay_while_paused=relay_while_paused,
+        ),
+        is_hole_punching=is_hole_punching,
+        line=line,
+    )
+
+
 def owner_settings(
     *,
     upload_mbit: float | None,

@@ -107,7 +107,11 @@ def monitor_of(config: NodeConfig) -> GpuMonitor | None:
         return open_monitor(all_gpus(config.engines, os.environ))
     except GpuUnreadableError as exc:
         if config.owner.pause_on_gpu_use or config.owner.power_watts is not None:
-            log.warning("gpu.not_watched", error=str(exc), next="working without a look at the GPU")
+            log.warning(
+                "gpu.not_watched",
+                error=str(exc),
+                next="working without a look at the GPU: no pause for its other users, no power cap",
+            )
         return None
 
 

@@ -4,7 +4,7 @@ The I/O around :mod:`node.owner.policy`: reads the clock and the GPU, takes the 
 orders, and tells what follows from them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import isfinite
 from typing import Final, NoReturn, Protocol, assert_never
 
@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.errors import UsageError
 from echo2swarm.humane import format_seconds
 from node.owner.gpu import GpuMonitor, GpuUnreadableError, ParentOf, others_in, parent_of
 from node.owner.hours import LocalTime, is_within, next_change_unix_s
@@ -135,9 +136,11 @@ class OwnerKeeper:
         """Change settings; returns what changed.
 
         Raises:
-            UsageError: one of them is wrong; nothing has changed.
+            UsageError: one of them is wrong, or can't be done here; nothing has changed.
         """
         settings = change_settings(self._settings, changes)
+        if self._monitor is None:
+            _refuse_for_want_of_a_gpu(settings, changes)
         self._settings = settings
         self._node.limit(settings)
         was_paused = bool(self.paused)
@@ -222,3 +225,16 @@ class OwnerKeeper:
                 self._node.drain()
             case _:
                 assert_never(decision)
+
+
+def _refuse_for_want_of_a_gpu(settings: OwnerSettings, changes: Collection[str]) -> None:
+    wanted = {
+        "pause-on-gpu-use": settings.pause_on_gpu_use,
+        "power-watts": settings.power_watts is not None,
+    }
+    for name, is_wanted in wanted.items():
+        if is_wanted and name in changes:
+            raise UsageError(
+                f"{name}: this node can't look at a GPU; `echo2-node doctor` says what is missing "
+                "for it, then start the node again"
+            )

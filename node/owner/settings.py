@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
 from typing import Final
 
 from echo2swarm.broadcast.upload import bytes_per_s_of
@@ -11,6 +10,13 @@ from echo2swarm.nearest import suggest
 from node.owner.hours import Hours, format_hours, parse_hours
 
 _GB: Final = 1e9
+BOUNDS: Final = {
+    "upload-mbit": (0.01, 1e6),
+    "download-mbit": (0.01, 1e6),
+    "power-watts": (1.0, 1e4),
+    "disk-gb": (0.001, 1e6),
+}
+"""Least and most of the numbers, those of the options of ``join``."""
 _MBIT_BYTES: Final = 125_000
 _NONE: Final = "none"
 _YES: Final = frozenset({"yes", "true", "on", "1"})
@@ -86,12 +92,15 @@ def _changed(settings: OwnerSettings, name: str, value: str) -> OwnerSettings:  
 def _number(name: str, value: str) -> float | None:
     if value == _NONE:
         return None
+    least, most = BOUNDS[name]
     try:
         number = float(value)
     except ValueError:
         number = 0.0
-    if not (isfinite(number) and 0 < number <= 1e6):
-        raise UsageError(f"{name}={value}: a number above 0 is wanted, or none")
+    if not least <= number <= most:
+        raise UsageError(
+            f"{name}={value}: a number from {least:g} to {most:,.0f} is wanted, or none"
+        )
     return number
 
 

@@ -64,6 +64,9 @@ def test_what_is_installed_can_be_shown_and_removed(home: Path) -> None:
         (["install", "hello"], "a ticket starts with"),
         (["install", write_ticket(), "--hourz", "x"], "--hourz"),
         (["install", write_ticket(), "--price", "-1"], "--price"),
+        (["install", write_ticket(), "--hours", "25:00-07:00"], "25:00"),
+        (["install", write_ticket(), "--listen", "foo"], "--listen 'foo'"),
+        (["install", write_ticket(), "--engine-option", "foo=1"], "no engine option 'foo'"),
         (["install", "--service-name", "../x", write_ticket()], "service name"),
     ],
 )

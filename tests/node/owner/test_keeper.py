@@ -203,3 +203,15 @@ async def test_a_node_that_drains_is_told_so_once(autojump_clock: MockClock) -> 
         world.keeper.drain(trio.current_time())
         await trio.sleep(10)
     assert world.node.told == ["pause", "drain"]
+
+
+async def test_what_needs_a_look_at_the_gpu_is_refused_where_there_is_none(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_world(OwnerSettings(), has_gpu=False) as world:
+        for name, value in (("power-watts", "100"), ("pause-on-gpu-use", "yes")):
+            with pytest.raises(UsageError, match=f"{name}.*echo2-node doctor"):
+                world.keeper.change({"upload-mbit": "5", name: value}, trio.current_time())
+        assert world.keeper.settings == OwnerSettings()
+
+        world.keeper.change({"pause-on-gpu-use": "no"}, trio.current_time())

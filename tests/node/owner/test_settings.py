@@ -1,10 +1,12 @@
 """What the owner types with ``set``."""
 
+import click
 import pytest
 
 from echo2swarm.errors import UsageError
+from node.cli import node
 from node.owner.hours import parse_hours
-from node.owner.settings import OwnerSettings, change_settings, describe_settings
+from node.owner.settings import BOUNDS, OwnerSettings, change_settings, describe_settings
 
 SET = OwnerSettings(
     upload_bytes_per_s=625_000.0,
@@ -38,8 +40,20 @@ def test_an_unknown_setting_is_named_with_the_nearest() -> None:
         ("pause-on-gpu-use", "maybe"),
         ("power-watts", "none"),
         ("disk-gb", "0"),
+        ("disk-gb", "0.0001"),
+        ("power-watts", "100000"),
     ],
 )
 def test_a_value_that_is_none_is_refused_and_nothing_changes(name: str, value: str) -> None:
     with pytest.raises(UsageError):
         change_settings(SET, {"relay-while-paused": "no", name: value})
+
+
+def test_numbers_have_the_bounds_of_join_s_options() -> None:
+    join = node.commands["join"]
+    types = {param.opts[0].removeprefix("--"): param.type for param in join.params}
+
+    for name, bounds in BOUNDS.items():
+        kind = types[name]
+        assert isinstance(kind, click.FloatRange)
+        assert (kind.min, kind.max) == bounds
