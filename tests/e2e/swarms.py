@@ -133,6 +133,7 @@ class Impostor:
         self.ticket = ticket
         self.session_id = secrets.token_hex(8)
         self._key = key
+        self._newest = 0
 
     async def heartbeat(
         self, *, state: NodeState, applied_version: int | None = None
@@ -176,23 +177,26 @@ class Impostor:
                 return
             await trio.sleep(0.2)
 
-    async def lease(self, applied_version: int) -> Lease:
-        """Ask for work until there is some."""
+    async def lease(self) -> tuple[Lease, int]:
+        """Ask for work until there is some, always with the newest version; return that, too."""
         while True:
+            for _ in range(2):  # The first tells which it is.
+                beat = await self.heartbeat(state=NodeState.ACTIVE, applied_version=self._newest)
+                self._newest = beat.newest_version
             reply = await self._call(
                 leases.PROTOCOL_ID,
                 LeaseRequest(
                     run_id=self.ticket.run_id,
                     session_id=self.session_id,
-                    applied_version=applied_version,
+                    applied_version=self._newest,
                     max_completions=8,
-                    wait_s=5.0,
+                    wait_s=1.0,
                 ),
                 LeaseReply,
                 leases.MAX_REPLY_BYTES,
             )
             if reply.lease is not None:
-                return reply.lease
+                return reply.lease, self._newest
 
     async def give_back(self, lease: Lease) -> None:
         """Want no more of a lease."""
