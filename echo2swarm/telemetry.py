@@ -212,7 +212,7 @@ def _printable(text: str) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
     text = str(value)
     if len(text) > _MAX_VALUE_CHARS:
         text = f"{text[:_MAX_VALUE_CHARS]}..."

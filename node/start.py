@@ -110,7 +110,7 @@ def monitor_of(config: NodeConfig) -> GpuMonitor | None:
             log.warning(
                 "gpu.not_watched",
                 error=str(exc),
-                next="working without a look at the GPU: no pause for its other users, no power cap",
+                next="working without: no pause for its other users, no power cap",
             )
         return None
 

@@ -10,6 +10,7 @@ from echo2swarm.dispatch.learner_pace import LearnerPace
 from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
 from echo2swarm.dispatch.pace import Pace
 from echo2swarm.dispatch.supply import Supply
+from echo2swarm.humane import format_seconds
 from protocols.ids import PeerId, PolicyVersion
 
 PATIENCE: Final = 1.5
@@ -120,12 +121,13 @@ class Budgets:
         return node.now_s - pace.granted_at_s >= rest_s
 
     def _too_slow(self, node: Candidate, pace: Pace, period_s: float) -> str:
-        usable_s = self._usable_s(period_s)
-        arrives = f" and {node.broadcast_s:.2g} s for new weights" if node.broadcast_s else ""
+        usable, arrives = format_seconds(self._usable_s(period_s)), ""
+        if node.broadcast_s:
+            arrives = f" and {format_seconds(node.broadcast_s)} for new weights"
         return (
-            f"too slow to be of use: it needs {pace.slow_s(1):.2g} s for a rollout{arrives}, "
-            f"which is of use for {usable_s:.2g} s (max_staleness {self.rules.max_staleness}); "
-            "a faster engine or a larger max_staleness would help"
+            f"too slow to be of use: {format_seconds(pace.slow_s(1))} for a rollout{arrives}, "
+            f"which is of use for {usable} (max_staleness {self.rules.max_staleness}); "
+            "a faster engine or larger max_staleness helps"
         )
 
     def num_in_time(self, node: Candidate, use_by: int, budget: Budget) -> float:

@@ -23,6 +23,7 @@ from echo2swarm.dispatch.open_group import OpenGroup
 from echo2swarm.dispatch.pace import PaceBook
 from echo2swarm.dispatch.prompt_queue import PromptQueue
 from echo2swarm.dispatch.supply import Supply
+from echo2swarm.humane import format_seconds
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import MAX_GROUPS
 
@@ -194,8 +195,8 @@ class Chooser:
     def _no_time(self, node: Candidate, use_by: int) -> NoWork:
         left_s = max(0.0, self.learner.start_s(use_by, node.now_s) - node.now_s)
         return NoWork(
-            f"no rollout of version {node.version} would be done in the {left_s:.2g} s for which "
-            "it is of use; the next version brings work"
+            f"no rollout of version {node.version} would be done in the {format_seconds(left_s)} "
+            "for which it is of use; the next version brings work"
         )
 
     def _speed_rank(self, node: Candidate) -> float | None:

@@ -1,5 +1,6 @@
 """Why an offer is active or stands by, in words for its contributor."""
 
+from echo2swarm.humane import format_rate, format_seconds, printable
 from echo2swarm.selection.offers import Limits, Need, Offer
 
 MAX_CHARS = 200
@@ -16,7 +17,8 @@ RESTS = "standby: it stopped only a moment ago"
 
 def chosen(offer: Offer, needed: float) -> str:
     """Return why ``offer`` works."""
-    return _cut(f"active: {_value(offer)}; it is of the cheapest set that supplies {needed:.3g}/s")
+    needed_rate = format_rate(needed)
+    return _cut(f"active: {_value(offer)}; it is of the cheapest set that supplies {needed_rate}/s")
 
 
 def too_dear(offer: Offer, limits: Limits) -> str:
@@ -30,16 +32,16 @@ def too_dear(offer: Offer, limits: Limits) -> str:
 def too_slow_link(broadcast_s: float, need: Need) -> str:
     """Return what is said of one that would always be late."""
     return _cut(
-        f"standby: it would have new weights after {broadcast_s:.3g} s; only up to "
-        f"{max(0.0, need.max_broadcast_s):.3g} s are of use, for its link is too slow"
+        f"standby: it would have new weights after {format_seconds(broadcast_s)}; only up to "
+        f"{format_seconds(max(0.0, need.max_broadcast_s))} are of use, for its link is too slow"
     )
 
 
 def not_needed(offer: Offer, supplied: float, needed: float) -> str:
     """Return what is said of one that others make superfluous."""
     return _cut(
-        f"standby: others supply {supplied:.3g} rollouts/s for less, {needed:.3g} are needed; "
-        f"{_value(offer)}"
+        f"standby: others supply {format_rate(supplied)} rollouts/s for less, "
+        f"{format_rate(needed)} are needed; {_value(offer)}"
     )
 
 
@@ -66,4 +68,4 @@ def _value(offer: Offer) -> str:
 
 
 def _cut(text: str) -> str:
-    return text[:MAX_CHARS]
+    return printable(text, max_chars=MAX_CHARS)

@@ -12,6 +12,7 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.lease_rules import Ask, NoWork
 from echo2swarm.dispatch.leasing import LeaseState
+from echo2swarm.humane import printable
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
 from learner.nodes.node_table import NodeTable
@@ -144,7 +145,7 @@ class LeaseService:
         return LeaseReply(
             lease=lease,
             refusal=refusal,
-            why=why[:200],
+            why=printable(why),
             learner_step=self._progress.step,
             retry_after_s=0.0 if lease else RETRY_S,
         )

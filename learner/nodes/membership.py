@@ -6,6 +6,7 @@ import structlog
 import trio
 
 from echo2swarm.bell import Bell
+from echo2swarm.humane import printable
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
 from learner.nodes.activator import Activator
@@ -168,7 +169,7 @@ class Membership:
         has_twin = self._nodes.has_twin(node, now_s)
         return HeartbeatReply(
             directive=node.directive,
-            why=node.full_why[:200],
+            why=printable(node.full_why),
             learner_step=self._progress.step,
             newest_version=self._desk.dispatcher.newest_version or 0,
             next_heartbeat_s=self._heartbeat_s,

@@ -42,6 +42,14 @@ def test_an_event_is_one_line_of_time_level_name_and_fields(stream: io.StringIO)
     assert "\x1b" not in stream.getvalue()
 
 
+def test_large_numbers_are_written_out(stream: io.StringIO) -> None:
+    configure_logging(stream=stream)
+
+    log.info("calibration.done", tokens_per_s=21_196.4, took_s=0.25)
+
+    assert "tokens_per_s=21196 took_s=0.25" in stream.getvalue()
+
+
 def test_what_a_peer_sent_can_not_forge_a_line_or_steer_the_terminal(stream: io.StringIO) -> None:
     configure_logging(stream=stream)
 

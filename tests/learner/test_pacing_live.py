@@ -119,6 +119,7 @@ async def test_a_node_that_is_too_slow_to_be_of_use_is_told_so_and_so_is_who_loo
         asked = await slow.ask(wait_s=0.0)
 
         assert "too slow to be of use" in reply.why
+        assert reply.why.endswith("helps"), "it is not cut"
         assert "max_staleness" in asked.why
         assert asked.lease is None
         assert all("too slow" not in line_of(world, node).why for node in fast)
