@@ -46,6 +46,8 @@ def typed_ticket(text: str, *, command: str) -> str:
                 else f"to read one from a file: {from_file}FILE"
             )
         )
+    if text.strip() != _STDIN and "/" in line and not _is_path(line):
+        raise UsageError(f"{line} is no ticket, and there is no such file or folder")
     if text.strip() != _STDIN and _is_path(line):
         raise UsageError(
             f"{line} is a path, not a ticket; to read the ticket in it: "
@@ -67,6 +69,6 @@ def is_folder(text: str) -> bool:
 
 def _is_path(text: str) -> bool:
     try:
-        return "/" in text or Path(text).exists()
+        return Path(text).exists()
     except (OSError, ValueError):  # too long, or with characters that no path has
         return False

@@ -94,9 +94,12 @@ def serve(
 @learner.command()
 @click.argument("path", type=_FILE, default=Path("run.toml"))
 def init(path: Path) -> None:
-    """Write a configuration with every key explained to PATH (run.toml)."""
-    from learner.config.file import write_commented  # noqa: PLC0415
+    """Write a configuration with every key explained to PATH (run.toml; "-" prints it)."""
+    from learner.config.text import commented, write_commented  # noqa: PLC0415
 
+    if str(path) == "-":
+        click.echo(commented(), nl=False)
+        return
     write_commented(path)
     click.echo(f"wrote {path}; next: echo2-learner serve {shlex.quote(str(path))}", err=True)
 

@@ -89,7 +89,9 @@ def read(line: str, *, now_unix_s: float) -> Ticket:
     try:
         data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise MalformedMessageError("ticket contains characters that no ticket has") from None
+        raise MalformedMessageError(
+            "ticket contains characters that no ticket has; copy only its line"
+        ) from None
     if len(data) < _LENGTH.size:
         raise MalformedMessageError("ticket is cut short: copy the whole line")
     (length,) = _LENGTH.unpack(data[: _LENGTH.size])

@@ -25,7 +25,8 @@ def check_model_folder(folder: Path) -> Path:
     """
     if not folder.is_dir():
         raise ConfigError(
-            f'model folder {folder} does not exist; give a folder, a hub id, or "embedded"'
+            f"model folder {folder} does not exist; give a folder, a hub id (OWNER/NAME), or "
+            '"embedded"'
         )
     if "model_type" not in read_config(folder):
         raise ConfigError(

@@ -173,17 +173,42 @@ def _flag_layers(overrides: Iterable[str], folder: Path) -> list[_Layer]:
         key, found, text = override.partition("=")
         names = key.strip().split(".")
         if not found or len(names) < 2 or not all(names):
-            raise ConfigError(f"{override!r}: a setting is written as table.key=value")
+            tables = [table for table in _keys_of_tables() if _has_key(table, names[0])]
+            meant = f"; did you mean {tables[0]}.{override}?" if found and len(tables) == 1 else ""
+            raise ConfigError(f"{override!r}: a setting is written as table.key=value{meant}")
         layers.append(_single(f"--set {key.strip()}", names, text.strip(), folder))
     return layers[::-1]
 
 
 def _environment_layers(environment: Mapping[str, str], folder: Path) -> list[_Layer]:
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and _SEPARATOR not in name:
+            _refuse_one_underscore(name)
     return [
         _single(name, name.removeprefix(ENVIRONMENT_PREFIX).lower().split(_SEPARATOR), text, folder)
         for name, text in sorted(environment.items())
         if name.startswith(ENVIRONMENT_PREFIX) and _SEPARATOR in name
     ]
+
+
+def _refuse_one_underscore(name: str) -> None:
+    """Refuse a variable that would set a key if it had two underscores after the table."""
+    table, _, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
+    if _has_key(table, key):
+        meant = f"{ENVIRONMENT_PREFIX}{table}{_SEPARATOR}{key}".upper()
+        raise ConfigError(f"{name}: sets nothing; {meant}, with two underscores, is {table}.{key}")
+
+
+def _has_key(table: str, key: str) -> bool:
+    return key in _keys_of_tables().get(table, ())
+
+
+def _keys_of_tables() -> dict[str, tuple[str, ...]]:
+    """Return the keys of each table that are known before the task is."""
+    return {
+        field.name: (table_type(field.type) or TaskOptions).__struct_fields__
+        for field in msgspec.structs.fields(LearnerConfig)
+    }
 
 
 def _single(where: str, names: list[str], text: str, folder: Path) -> _Layer:

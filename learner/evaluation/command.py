@@ -1,11 +1,13 @@
 """``echo2-learner eval``: from what the user names to a table of figures."""
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 
 import click
 import msgspec
@@ -80,7 +82,12 @@ def run_eval(options: EvalOptions) -> None:
     if options.as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(as_json(run, results)), indent=2))
     else:
-        click.echo(as_table(run, results))
+        click.echo(as_table(run, results, width=_width()))
+
+
+def _width() -> int:
+    """Return the width of the terminal, or what is wide enough where there is none."""
+    return get_terminal_size((sys.maxsize, 24)).columns
 
 
 def _run(options: EvalOptions) -> Run:

@@ -35,8 +35,8 @@ def as_json(run: Run, results: Sequence[Rewards]) -> dict[str, Any]:
     }
 
 
-def as_table(run: Run, results: Sequence[Rewards]) -> str:
-    """Return the same as a table."""
+def as_table(run: Run, results: Sequence[Rewards], *, width: int) -> str:
+    """Return the same as a table; or, where that is wider than ``width``, model by model."""
     found = [_figures(result) for result in results]
     num_samples = found[0].samples_per_prompt
     head = ["model", f"mean@{num_samples}", "pass@1", f"pass@{num_samples}"]
@@ -55,6 +55,8 @@ def as_table(run: Run, results: Sequence[Rewards]) -> str:
         rows.append(row)
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if max(map(len, lines)) > width:
+        lines = model_by_model(head, rows[1:])
     lines.append("")
     lines.append(
         f"{found[0].num_prompts} held-out prompts of {run.run_dir.run_id}, {num_samples} samples "
@@ -64,6 +66,17 @@ def as_table(run: Run, results: Sequence[Rewards]) -> str:
     if num_failed:
         lines.append(f"the verifier failed on {num_failed} completions, which count as 0")
     return "\n".join(lines)
+
+
+def model_by_model(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return what a table has, a line for each figure below its model."""
+    (_, *names), lines = head, []
+    longest = max(map(len, names))
+    for model, *values in rows:
+        lines.append(model)
+        told = zip(names, values, strict=True)
+        lines += [f"  {name:{longest}}  {value}" for name, value in told if value]
+    return lines
 
 
 def _figures(result: Rewards) -> Figures:

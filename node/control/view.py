@@ -94,9 +94,11 @@ def _learner(node: NodeSnapshot) -> Text:
     name = short(PeerId(learner.peer_id))
     if learner.is_answering:
         return Text(f"{name} answers; it says {learner.directive or 'nothing yet'}")
-    since = "never" if learner.silent_s is None else f"{format_seconds(learner.silent_s)} ago"
     why = f": {printable(learner.error)}" if learner.error else ""
-    return Text(f"{name} does not answer (last {since}){why}", style="yellow")
+    if learner.silent_s is None:
+        return Text(f"{name} has not answered yet{why}", style="yellow")
+    ago = format_seconds(learner.silent_s)
+    return Text(f"{name} does not answer (last {ago} ago){why}", style="yellow")
 
 
 def _versions(node: NodeSnapshot) -> str:
@@ -121,7 +123,7 @@ def _worth(node: NodeSnapshot) -> str:
     active = f"active for {format_seconds(done.active_s)}"
     if not done.usd_per_hour:
         return f"{active}; no --price was set"
-    return f"${done.usd:.2f}, {active} at ${done.usd_per_hour:g} an hour"
+    return f"${done.usd:.2f}, {active} at ${done.usd_per_hour:.2f} an hour"
 
 
 def _engine(node: NodeSnapshot) -> str:

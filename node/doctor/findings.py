@@ -100,10 +100,14 @@ def judge_disk(free_bytes: int, *, needed_bytes: int | None, quota_bytes: int | 
         quota_bytes: what the owner allows.
     """
     have = f"{format_bytes(free_bytes)} free"
-    usable_bytes = free_bytes - RESERVE_BYTES
+    usable_bytes, kept = free_bytes - RESERVE_BYTES, f"{format_bytes(RESERVE_BYTES)} stay free"
     if needed_bytes is None:
         if usable_bytes <= 0:
-            return _failed("disk", have, "free some space, or name another disk with --state-dir")
+            return _failed(
+                "disk",
+                f"{have}, but {kept} in any case",
+                "free some space, or name another disk with --state-dir",
+            )
         if usable_bytes < MIN_SPARE_BYTES:
             return _warned("disk", f"{have}, little for a model", "free some space")
         return _passed("disk", have)
@@ -118,7 +122,7 @@ def judge_disk(free_bytes: int, *, needed_bytes: int | None, quota_bytes: int | 
         short_bytes = needed_bytes - usable_bytes
         return _failed(
             "disk",
-            f"{have}, but {need}",
+            f"{have}, but {need}, and {kept}",
             f"free {format_bytes(short_bytes)}, or name another disk with --state-dir",
         )
     return _passed("disk", f"{have}; {need}")

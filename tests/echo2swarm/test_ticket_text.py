@@ -41,7 +41,10 @@ def test_a_path_is_answered_with_the_command_that_reads_it(
     Path("ticket.txt").touch()
 
     assert refusal("ticket.txt").endswith("echo2-node join - < ticket.txt")
-    assert refusal("runs/my run/t.txt").endswith("echo2-node join - < 'runs/my run/t.txt'")
+    (tmp_path / "my run").mkdir()
+    (tmp_path / "my run" / "t.txt").touch()
+    assert refusal("my run/t.txt").endswith("echo2-node join - < 'my run/t.txt'")
+    assert refusal("my run/other.txt").endswith("no such file or folder")
 
 
 def test_a_run_directory_is_answered_with_the_ticket_in_it(tmp_path: Path) -> None:

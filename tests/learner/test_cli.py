@@ -58,6 +58,15 @@ def test_help_is_answered_without_the_rest_of_the_program() -> None:
 
 
 @pytest.mark.processes
+def test_a_configuration_can_be_printed_in_place_of_written(tmp_path: Path) -> None:
+    printed = run("init", "-", cwd=tmp_path)
+    run("init", cwd=tmp_path)
+
+    assert printed.stdout == (tmp_path / "run.toml").read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.toml"]
+
+
+@pytest.mark.processes
 def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
     printed = run("serve", "--dry-run", "--set", "run.num_steps=7", "--name", "x", cwd=tmp_path)
     (tmp_path / "again.toml").write_text(printed.stdout)

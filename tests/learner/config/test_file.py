@@ -193,7 +193,11 @@ def test_keys_from_two_places_that_do_not_fit_are_told_with_the_one_to_change(
         ("run.sed=1", '--set run.sed: run.sed: no such key in [run]; did you mean "seed"?'),
         ("run.seed=-1", "--set run.seed: run.seed: expected `int` >= 0, got -1"),
         ("run.seed", "'run.seed': a setting is written as table.key=value"),
-        ("seed=1", "'seed=1': a setting is written as table.key=value"),
+        (
+            "seed=1",
+            "'seed=1': a setting is written as table.key=value; did you mean run.seed=1?",
+        ),
+        ("temperature=1", "'temperature=1': a setting is written as table.key=value"),
         ("swarm.listen=[", "--set swarm.listen: '[' is not a valid TOML value"),
         ("task.largest=100", "--set task.largest: task.largest: expected `int` <= 99, got 100"),
     ],
@@ -208,6 +212,17 @@ def test_what_is_wrong_in_a_flag_is_told_with_the_flag(override: str, message: s
 def test_what_is_wrong_in_the_environment_is_told_with_the_variable() -> None:
     with pytest.raises(ConfigError, match=r"^ECHO2_RUN__SED: run\.sed: no such key in \[run\]"):
         read(None, ECHO2_RUN__SED="1")
+
+
+def test_a_variable_with_one_underscore_too_few_is_told_and_no_other() -> None:
+    with pytest.raises(ConfigError, match=r"^ECHO2_TRAINER_THREADS: .*ECHO2_TRAINER__THREADS, wit"):
+        read(None, ECHO2_TRAINER_THREADS="8")
+    with pytest.raises(ConfigError, match="ECHO2_ROLLOUTS__MAX_STALENESS"):
+        read(None, ECHO2_ROLLOUTS_MAX_STALENESS="8")
+    with pytest.raises(ConfigError, match="ECHO2_TASK__KIND"):
+        read(None, ECHO2_TASK_KIND="jsonl")
+
+    read(None, ECHO2_TICKET="x", ECHO2_STATE_DIR="x", ECHO2_TRAINER_NOTE="x", ECHO2_RUN="x")
 
 
 def test_a_file_that_is_not_there_is_told_with_how_to_make_one(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ PROSPECT = Prospect(
         (judge_disk(100 * GB, needed_bytes=None, quota_bytes=None), "pass", "100 GB", ""),
         (judge_disk(GB // 2, needed_bytes=None, quota_bytes=None), "warn", "500 MB", "free"),
         (judge_disk(10**6, needed_bytes=None, quota_bytes=None), "fail", "1.00 MB", "--state-dir"),
+        (judge_disk(410_000, needed_bytes=380_000, quota_bytes=None), "fail", "67.1 MB stay", "67"),
         (judge_disk(9 * GB, needed_bytes=10 * GB, quota_bytes=None), "fail", "10.0 GB", "1.07 GB"),
         (judge_disk(99 * GB, needed_bytes=10 * GB, quota_bytes=8 * GB), "fail", "8.00", "10"),
         (judge_disk(99 * GB, needed_bytes=10 * GB, quota_bytes=10 * GB), "pass", "10.0 GB", ""),
