@@ -271,6 +271,7 @@ async def run_node(
                 usd_per_hour=config.usd_per_hour,
                 learner=ticket.learner_peer,
                 network=network,
+                discovery=discovery,
                 life=life,
                 membership=membership,
                 sync=sync,

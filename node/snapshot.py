@@ -11,6 +11,7 @@ from pathlib import Path
 from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
 from echo2swarm.humane import format_bytes, format_seconds
 from echo2swarm.network.base import Network
+from echo2swarm.network.discovery import Discovery
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.traffic import Traffic
 from node.control.messages import (
@@ -134,6 +135,7 @@ class Viewed:
     usd_per_hour: float
     learner: PeerId
     network: Network
+    discovery: Discovery
     life: Life
     membership: Membership
     sync: PolicySync
@@ -181,7 +183,7 @@ class NodeView:
             num_sampling=v.worker.speed.num_sampling,
             num_in_hand=v.worker.num_rollouts_in_hand,
             learner=short(v.learner),
-            error=v.membership.last_error,
+            error=self._trouble(),
             why="" if reply is None else reply.why,
         )
         phase, words = phase_of(doing)
@@ -244,6 +246,11 @@ class NodeView:
             eta_s=left_bytes / rate if rate > 0 else None,
         )
 
+    def _trouble(self) -> str:
+        """Return why the learner does not answer, or can't even be reached."""
+        v = self._viewed
+        return v.membership.last_error or ("" if v.membership.has_learner else v.discovery.trouble)
+
     def _learner(self, now_s: float) -> Learner:
         v = self._viewed
         reply, heard_at_s = v.membership.last_reply, v.membership.heard_at_s
@@ -252,7 +259,7 @@ class NodeView:
             is_connected=v.learner in v.network.connected_peers(),
             is_answering=v.membership.has_learner and not v.membership.is_failing,
             silent_s=None if heard_at_s is None else now_s - heard_at_s,
-            error=v.membership.last_error,
+            error=self._trouble(),
             directive="" if reply is None else reply.directive.value,
             why="" if reply is None else reply.why,
             warning="" if reply is None else reply.warning,

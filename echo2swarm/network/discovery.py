@@ -83,6 +83,12 @@ class Discovery:
         if book_path is not None:
             self._book = address_book.load(book_path, run)
         self._unreachable: set[PeerId] = set()
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why the learner could not be reached the last time; empty if it could."""
+        return self._trouble
 
     async def find_learner(self) -> PeerInfo:
         """Return the learner once we are connected to it; tries until then.
@@ -142,11 +148,15 @@ class Discovery:
         try:
             await self._network.connect(info, timeout_s=CONNECT_S)
         except NetworkError as exc:
+            if info.peer == self._learner:
+                self._trouble = str(exc)
             if info.peer not in self._unreachable:
                 self._unreachable.add(info.peer)
                 who = "learner" if info.peer == self._learner else "peer"
                 _log.warning("peer.unreachable", who=who, error=str(exc), next="trying again")
             return False
+        if info.peer == self._learner:
+            self._trouble = ""
         if info.peer in self._unreachable:
             self._unreachable.discard(info.peer)
             _log.info("peer.reachable_again", peer=info.peer)

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import SwarmError
+from echo2swarm.errors import SwarmError, UsageError
 from node.control.frames import read_frame, write_frame
 from node.control.messages import (
     MAX_REPLY_BYTES,
@@ -79,7 +79,7 @@ class ControlClient:
                 "it, or use the echo2-node that it was started with"
             ) from exc
         if isinstance(reply, Refused):
-            raise SwarmError(reply.why)
+            raise UsageError(reply.why)
         return reply
 
     async def status(self) -> NodeSnapshot:

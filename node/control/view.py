@@ -94,7 +94,8 @@ def _learner(node: NodeSnapshot) -> Text:
     name = short(PeerId(learner.peer_id))
     if learner.is_answering:
         return Text(f"{name} answers; it says {learner.directive or 'nothing yet'}")
-    why = f": {printable(learner.error)}" if learner.error else ""
+    is_told = learner.error in node.doing  # the line before has it
+    why = f": {printable(learner.error)}" if learner.error and not is_told else ""
     if learner.silent_s is None:
         return Text(f"{name} has not answered yet{why}", style="yellow")
     ago = format_seconds(learner.silent_s)

@@ -160,6 +160,21 @@ async def test_a_boot_peer_that_is_down_is_named_once_and_tried_ever_less_often(
     assert 10 <= len(waits_s) <= 25
 
 
+async def test_why_the_learner_is_not_reached_can_be_asked_until_it_is(
+    hub: MemoryHub, autojump_clock: MockClock
+) -> None:
+    where = "/ip4/10.1.1.1/tcp/1"
+    async with hub.network(key_of(2)) as node:
+        discovery = discovery_of(node, 2, f"{where}/p2p/{peer_of(LEARNER)}")
+        with trio.move_on_after(100):
+            await discovery.find_learner()
+        assert "connection refused" in discovery.trouble
+
+        async with hub.network(key_of(LEARNER), address=where):
+            await discovery.find_learner()
+        assert discovery.trouble == ""
+
+
 async def test_a_learner_that_comes_late_is_found_when_it_comes(
     hub: MemoryHub, autojump_clock: MockClock
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from echo2swarm.errors import StoreError, SwarmError, UsageError
+from echo2swarm.errors import StoreError, UsageError
 from node.control import client as client_module
 from node.control import commands
 from node.control.client import NoNodeError, OtherVersionError, SilentNodeError, open_control
@@ -144,7 +144,7 @@ async def test_a_node_answers_and_does_what_it_is_told(tmp_path: Path) -> None:
         for request in (Pause(60.0, "gaming"), Resume(), Drain()):
             assert await client.ask(request) == Done("done it")
         assert node.asked == [GetStatus(), Pause(60.0, "gaming"), Resume(), Drain()]
-        with pytest.raises(SwarmError, match="no setting like that"):
+        with pytest.raises(UsageError, match="no setting like that"):
             await client.ask(Set({"x": "1"}))
         assert await client.status() == seen
 
@@ -353,6 +353,14 @@ async def test_a_node_of_another_version_hides_no_other_and_is_named(
             with pytest.raises(UsageError, match="2 nodes run here") as refused:
                 await commands._order(None, Pause(60.0, ""))
             assert shlex.quote(str(other)) in str(refused.value)
+
+
+def test_a_learner_that_was_never_reached_is_told_with_the_reason_once() -> None:
+    seen = snapshot()
+    learner = msgspec.structs.replace(seen.learner, silent_s=None, error="connection refused")
+    for doing, said in (("idle", "yet: connection refused"), ("x: connection refused", "yet")):
+        facts = dict(facts_of(msgspec.structs.replace(seen, learner=learner, doing=doing)))
+        assert str(facts["learner"]).endswith(f"has not answered {said}")
 
 
 def test_the_view_says_everything_and_nobody_steers_the_terminal() -> None:
