@@ -19,7 +19,7 @@ def swarm() -> None:
     """Look at a run of the ECHO-2 swarm."""
 
 
-@swarm.command()
+@swarm.command(short_help="Show the state of a run.")
 @click.argument("ticket", required=False, envvar="ECHO2_TICKET")
 @click.option(
     "--run",
@@ -77,7 +77,7 @@ def status(
     return 0 if show_status(options) else FAILURE
 
 
-@swarm.command()
+@swarm.command(short_help="Write a report of a run: figures and plots.")
 @click.argument("run_dir", type=_FOLDER)
 @click.option(
     "--out",
@@ -96,7 +96,7 @@ def report(*, run_dir: Path, out_dir: Path | None, as_json: bool) -> None:
     click.echo(write_report(run_dir, out_dir or run_dir / "report"))
 
 
-@swarm.command()
+@swarm.command(short_help="Say how many nodes a run needs, and what it will cost.")
 @click.argument("assumptions", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--run", "run_dir", type=_FOLDER, help="Plan with what was measured in this run directory."
@@ -143,7 +143,7 @@ def plan(
     return 0 if show_plan(options) else FAILURE
 
 
-@swarm.command()
+@swarm.command(short_help="Simulate a whole swarm on virtual time.")
 @click.argument("scenario", required=False)
 @click.option("--seed", type=click.IntRange(min=0), help="Instead of the scenario's.")
 @click.option(

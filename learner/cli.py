@@ -22,7 +22,7 @@ def learner() -> None:
     """Post-train a language model; the swarm's nodes make the rollouts."""
 
 
-@learner.command()
+@learner.command(short_help="Train: start a run, or go on with one.")
 @click.argument("config_path", metavar="[CONFIG.toml]", type=_FILE, required=False)
 @click.option(
     "--run-dir",
@@ -91,7 +91,7 @@ def serve(
     )
 
 
-@learner.command()
+@learner.command(short_help="Write a configuration with every key explained.")
 @click.argument("path", type=_FILE, default=Path("run.toml"))
 def init(path: Path) -> None:
     """Write a configuration with every key explained to PATH (run.toml; "-" prints it)."""
@@ -104,7 +104,7 @@ def init(path: Path) -> None:
     click.echo(f"wrote {path}; next: echo2-learner serve {shlex.quote(str(path))}", err=True)
 
 
-@learner.command()
+@learner.command(short_help="Print the ticket of a run.")
 @click.argument("run_dir", type=_FOLDER)
 def ticket(run_dir: Path) -> None:
     """Print the ticket of the run in RUN_DIR; warns if it has expired."""
@@ -113,7 +113,7 @@ def ticket(run_dir: Path) -> None:
     show_ticket(run_dir)
 
 
-@learner.command()
+@learner.command(short_help="Write a run's weights in Hugging Face format.")
 @click.argument("path", metavar="RUN_DIR|CHECKPOINT", type=_FOLDER)
 @click.argument("out", metavar="OUT", type=_FOLDER)
 @click.option("--step", type=int, help="Of which checkpoint.  [default: the newest]")
@@ -142,7 +142,7 @@ def export(
     )
 
 
-@learner.command("eval")
+@learner.command("eval", short_help="Evaluate models on held-out prompts.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True)
 @click.option("--run", "run_dir", type=_FOLDER, help="Whose task.  [default: the first run named]")
 @click.option("--step", type=int, help="Which checkpoint of a run.  [default: the newest]")
@@ -205,7 +205,7 @@ def evaluate(
     )
 
 
-@learner.command()
+@learner.command(short_help="Make a new run that begins with a checkpoint.")
 @click.argument("source", metavar="RUN_DIR", type=_FOLDER)
 @click.option("--run-dir", type=_FOLDER, required=True, help="Of the new run; must not exist yet.")
 @click.option("--step", type=click.IntRange(min=0), help="Which checkpoint.  [default: the newest]")
@@ -245,7 +245,7 @@ def fork(
     tell_fork(make(options), as_json=as_json)
 
 
-@learner.command()
+@learner.command(short_help="List a run's checkpoints, read to their last byte.")
 @click.argument("run_dir", type=_FOLDER)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def checkpoints(*, run_dir: Path, as_json: bool) -> None:

@@ -19,7 +19,7 @@ def node() -> None:
     """Contribute this machine to the training of a language model."""
 
 
-@node.command()
+@node.command(short_help="Join the run that TICKET admits to.")
 @click.argument("ticket", envvar="ECHO2_TICKET")
 @click.option(
     "--state-dir",

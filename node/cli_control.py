@@ -37,7 +37,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-@click.command()
+@click.command(short_help="Show what the nodes on this machine are doing.")
 @state_dir_option
 @click.option("--json", "as_json", is_flag=True, help="Everything, for programs: a list of nodes.")
 @click.option("--watch", is_flag=True, help="Keep it on the screen, up to date.")
@@ -78,14 +78,14 @@ def pause(*, state_dir: Path | None, for_s: float | None, why: str) -> None:
 @click.command()
 @state_dir_option
 def resume(*, state_dir: Path | None) -> None:
-    """End a pause that ``pause`` began."""
+    """End a pause that "pause" began."""
     from node.control.commands import order  # noqa: PLC0415
     from node.control.messages import Resume  # noqa: PLC0415
 
     click.echo(order(state_dir, Resume()))
 
 
-@click.command()
+@click.command(short_help="Finish what is begun, hand back the rest, and end.")
 @state_dir_option
 def drain(*, state_dir: Path | None) -> None:
     """Finish what is begun, hand back the rest, and end: as the first Ctrl-C does."""

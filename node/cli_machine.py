@@ -9,7 +9,7 @@ from echo2swarm.cli_types import FiniteRange
 from node.cli_control import state_dir_option
 
 
-@click.command()
+@click.command(short_help="Check whether this machine would be useful.")
 @click.argument("ticket", envvar="ECHO2_TICKET", required=False)
 @state_dir_option
 @click.option(
@@ -76,7 +76,8 @@ _name_option = click.option(
 
 
 @service.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Write the unit, and the ticket to a private file.",
 )
 @_name_option
 @click.option("--print", "only_print", is_flag=True, help="Write nothing; show what would be.")

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from echo2swarm.cli import swarm
 from learner.cli import learner
 from node.cli import node
+from node.cli_machine import service
 
 PROGRAMS = [swarm, learner, node]
 
@@ -32,3 +34,12 @@ def test_no_option_takes_what_is_no_number_for_one(program: click.Command, value
     for where, option in numbers:
         with pytest.raises(click.BadParameter):
             pytest.fail(f"{where}: {option.type.convert(value, option, None)}")
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, service], ids=lambda group: str(group.name))
+def test_what_commands_are_for_is_said_in_whole_sentences(program: click.Group) -> None:
+    told = CliRunner().invoke(program, ["--help"], terminal_width=80, max_content_width=80).output
+    _, _, commands = told.partition("Commands:")
+
+    assert commands.count("\n") > len(program.commands)
+    assert "..." not in commands
