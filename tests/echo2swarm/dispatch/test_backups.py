@@ -149,22 +149,27 @@ def test_a_bounded_share_of_a_step_is_asked_twice() -> None:
     assert 0 < dispatch.num_backups <= dispatch.rules.max_backups
 
 
-def test_a_learner_that_waits_on_has_as_much_asked_twice_as_it_lacks() -> None:
+def held_by_alice() -> tuple[Dispatcher, Lease, float]:
+    """Return a run of which Alice has a lease of several rollouts, and holds on to it."""
     dispatch = Dispatcher(rules(groups_per_step=2, max_staleness=0, group_size=4))
     dispatch.add_prompts(prompts(1000))
     dispatch.version_published(PolicyVersion(0), 0.0)
     now_s = 0.0
-    for step in range(6):
-        for peer in (ALICE, BOB):
-            reply = dispatch.grant(ask(peer, version=step), now_s)
+    while dispatch.next_step < 6:
+        version = dispatch.next_step
+        for peer in (ALICE, BOB) * 4:
+            reply = dispatch.grant(ask(peer, version=version), now_s)
             if isinstance(reply, Lease):
-                take(dispatch, reply, now_s + 1.0, version=step)
+                take(dispatch, reply, now_s + 1.0, version=version)
         now_s += 1.0
-        if dispatch.form(now_s).batch is not None:
-            train(dispatch, now_s)
+        train(dispatch, now_s)
+    return dispatch, lease_of(dispatch, ALICE, now_s, version=dispatch.next_step), now_s
+
+
+def test_a_learner_that_waits_on_has_as_much_asked_twice_as_it_lacks() -> None:
+    dispatch, held, now_s = held_by_alice()
     version = dispatch.next_step
-    # Alice holds on to all she has; Bob does the rest, and then what she is late with.
-    held = lease_of(dispatch, ALICE, now_s, version=version)
+    # Bob does the rest, and then what she is late with.
     while dispatch.form(now_s).batch is None:
         assert now_s < 200.0
         now_s += 0.5
@@ -175,6 +180,18 @@ def test_a_learner_that_waits_on_has_as_much_asked_twice_as_it_lacks() -> None:
     assert record(dispatch, held).state is LeaseState.ACTIVE
     assert len(wanted(held)) > dispatch.rules.max_backups
     assert dispatch.num_backups == len(wanted(held))
+
+
+def test_for_a_learner_that_does_not_wait_no_more_than_its_share_is_asked_twice() -> None:
+    dispatch, held, now_s = held_by_alice()
+    late_s = now_s + 9.0
+    for _ in range(20):
+        reply = dispatch.grant(ask(BOB, version=dispatch.next_step), late_s)
+        if isinstance(reply, Lease):
+            take(dispatch, reply, late_s, version=dispatch.next_step)
+
+    assert len(wanted(held)) > dispatch.rules.max_backups
+    assert dispatch.num_backups == dispatch.rules.max_backups
 
 
 def test_a_node_that_was_thought_lost_gets_back_what_nobody_else_has() -> None:

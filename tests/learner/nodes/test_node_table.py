@@ -227,3 +227,18 @@ def test_many_restarts_are_remembered_for_a_while_only() -> None:
     assert node is not None
     assert len(node.superseded) == 8
     assert not nodes.has_twin(node, 99.0)
+
+
+def test_only_who_left_and_did_nothing_is_forgotten() -> None:
+    nodes = table()
+    for peer in (ALICE, BOB):
+        hear(nodes, 0.0, peer)
+    nodes.refused(BOB, Reason.STALE, "too old")
+    before_leaving = nodes.forget_visitor(ALICE)
+    for peer in (ALICE, BOB):
+        hear(nodes, 1.0, peer, state=NodeState.LEFT)
+    forgotten = [nodes.forget_visitor(peer) for peer in (ALICE, BOB, PeerId("nobody"))]
+
+    assert not before_leaving
+    assert forgotten == [True, False, False]
+    assert [node.peer for node in nodes] == [BOB]

@@ -82,3 +82,7 @@ def test_one_gpu_for_several_engines_is_refused_with_what_to_do() -> None:
 def test_a_number_of_engines_that_nobody_has_is_refused(num: int) -> None:
     with pytest.raises(UsageError, match="--engines"):
         engine_specs("sleep", SleepOptions(), num=num, env={})
+
+
+def test_a_gpu_that_two_engines_share_is_watched_once() -> None:
+    assert all_gpus([engine_spec("sleep", SleepOptions())] * 2, {}) == ("0",)

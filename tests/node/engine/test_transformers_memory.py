@@ -110,6 +110,22 @@ def test_after_a_while_more_is_tried_again() -> None:
     assert memory.sizes[-1] == 40
 
 
+def test_a_shortage_begins_the_while_anew() -> None:
+    limit, memory = MemoryLimit(max_rows=64, max_tokens=400), Memory(200)
+    groups = groups_of((6, 20))  # 200 tokens
+    sample(limit, groups_of((6, 40)), memory)
+    for _ in range(50):
+        sample(limit, groups, memory)
+    memory.room = 100
+    sample(limit, groups, memory)
+    num_shortages = memory.num_shortages
+    for _ in range(20):
+        sample(limit, groups_of((6, 10)), memory)
+
+    assert limit.max_tokens == 100
+    assert memory.num_shortages == num_shortages
+
+
 def test_a_single_completion_without_room_is_an_error_that_says_so() -> None:
     limit = MemoryLimit(max_rows=64, max_tokens=4096)
     with pytest.raises(MemoryError, match="out of memory with a single completion of 24 tokens"):

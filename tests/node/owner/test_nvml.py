@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.owner.gpu import GpuUnreadableError
+from node.owner.gpu import GpuReading, GpuUnreadableError, SeveralGpus
 from node.owner.nvml import open_monitor
 
 
@@ -128,6 +128,9 @@ def test_several_gpus_are_read_as_one_and_each_process_counts_once(
         fake_nvml(
             nvmlDeviceGetHandleByUUID=lambda name: f"handle of {name}",
             nvmlDeviceSetPowerManagementLimit=lambda handle, _: asked.append(handle),
+            nvmlDeviceGetProcessUtilization=lambda handle, _: [
+                SimpleNamespace(pid=1, smUtil=60 if handle == 0 else 90, timeStamp=1)
+            ],
         ),
     )
     monitor = open_monitor(["0", "GPU-5"])
@@ -138,7 +141,7 @@ def test_several_gpus_are_read_as_one_and_each_process_counts_once(
     assert (reading.total_bytes, reading.used_bytes) == (2**35, 2**32)
     assert (reading.power_w, reading.power_cap_w) == (None, 500.0)
     assert [(u.pid, u.memory_bytes, u.time_share) for u in reading.uses] == [
-        (1, 2**31, 0.6),
+        (1, 2**31, 0.9),
         (4_000_001, 0, None),
     ]
     assert capped_w == 200
@@ -152,3 +155,17 @@ def test_a_machine_whose_gpus_are_all_hidden_has_none_to_watch(
 
     with pytest.raises(GpuUnreadableError, match="CUDA_VISIBLE_DEVICES"):
         open_monitor([])
+
+
+def test_of_several_power_caps_the_lowest_is_told() -> None:
+    class Capped:
+        def __init__(self, at_most: float) -> None:
+            self._at_most = at_most
+
+        def read(self) -> GpuReading:
+            raise NotImplementedError
+
+        def cap_power(self, watts: float) -> float:
+            return min(watts, self._at_most)
+
+    assert SeveralGpus([Capped(250.0), Capped(180.0)]).cap_power(200.0) == 180.0
