@@ -4,6 +4,7 @@ import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from learner.tracking.tracker import MAX_QUEUED, Tracker
 
@@ -89,7 +90,9 @@ async def test_a_tool_that_fails_loses_points_tells_so_once_and_goes_on() -> Non
     ]
 
 
-async def test_a_full_queue_drops_lines_and_holds_nobody_up() -> None:
+async def test_a_full_queue_drops_lines_and_holds_nobody_up(
+    autojump_clock: MockClock,
+) -> None:
     curves = Curves()
     tracker = Tracker(curves)
     with capture_logs() as logs:
@@ -103,7 +106,7 @@ async def test_a_full_queue_drops_lines_and_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("num_noted", [0, 1])
-async def test_it_ends_when_cancelled(num_noted: int) -> None:
+async def test_it_ends_when_cancelled(num_noted: int, autojump_clock: MockClock) -> None:
     curves = Curves()
     tracker = Tracker(curves)
     with trio.move_on_after(0.01):
