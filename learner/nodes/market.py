@@ -50,11 +50,13 @@ def need_of(
 
 
 def speeds_of(nodes: NodeTable, now_s: float) -> dict[str, Speed]:
-    """Return what is known of how fast each node is; one of which nothing is known is left out."""
-    present = nodes.present
-    priors = _priors(present, nodes.tokens_per_rollout, now_s)
+    """Return what is known of how fast each node is; one of which nothing is known is left out.
+
+    Those that are gone were measured, too: after a run, a plan goes by them.
+    """
+    priors = _priors(nodes.present, nodes.tokens_per_rollout, now_s)
     speeds = {
-        node.peer: node.work.speed(now_s, prior_per_s=priors.get(node.peer)) for node in present
+        node.peer: node.work.speed(now_s, prior_per_s=priors.get(node.peer)) for node in nodes
     }
     return {peer: speed for peer, speed in speeds.items() if speed is not None}
 

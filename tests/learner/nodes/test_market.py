@@ -65,6 +65,19 @@ def test_a_node_is_offered_at_its_price_with_what_was_measured() -> None:
     assert made[BOB].rollouts_per_s is None
 
 
+def test_the_speed_of_one_that_left_stays_known_and_a_claim_alone_does_not() -> None:
+    nodes = table()
+    for peer in (ALICE, BOB):
+        hear(nodes, peer, 0.0, tokens_per_s=100.0)
+    work(nodes, ALICE, per_s=2.0)
+    for peer in (ALICE, BOB):
+        hear(nodes, peer, 101.0, state=NodeState.LEFT, tokens_per_s=100.0)
+    found = speeds_of(nodes, 110.0)
+
+    assert found[ALICE].rollouts_per_s == pytest.approx(2.0)
+    assert BOB not in found
+
+
 def test_one_that_drains_or_is_gone_is_not_offered() -> None:
     nodes = table()
     hear(nodes, ALICE, 0.0, state=NodeState.DRAINING)
