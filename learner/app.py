@@ -55,7 +55,7 @@ from learner.nodes.links import Links
 from learner.one_error import one_error_at_a_time
 from learner.ports import HeldOut
 from learner.restarts import Restarts
-from learner.resuming import check_changes, choose_checkpoint, take_up
+from learner.resuming import check_changes, choose_checkpoint, take_up, tell_if_done
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
@@ -166,6 +166,7 @@ async def _serve_once(
         if resume:
             checkpoint = await choose_checkpoint(run_dir, ledger)
             await check_changes(run_dir, ledger, checkpoint, serving.changes)
+            tell_if_done((await ledger.reach()).step, num_steps=config.run.num_steps)
         write_atomically(run_dir.config, resolved(config).encode())
         starting = await stack.enter_async_context(
             open_trainer(

@@ -112,6 +112,17 @@ async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | Non
     return choice.checkpoint
 
 
+def tell_if_done(step: int, *, num_steps: int) -> None:
+    """Warn that a run is resumed which has no updates left to do."""
+    if step >= num_steps:
+        log.warning(
+            "run.has_all_steps",
+            step=step,
+            num_steps=num_steps,
+            next="telling nodes that it is over; to train on: --set run.num_steps=N",
+        )
+
+
 async def check_changes(
     run_dir: RunDir, ledger: Ledger, checkpoint: Checkpoint | None, changes: tuple[Change, ...]
 ) -> None:

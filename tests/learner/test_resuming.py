@@ -9,7 +9,7 @@ from learner.checkpoint_store import Checkpoint, Position
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import FORGOTTEN_BEFORE, set_meta
 from learner.ledger.resume import Reach
-from learner.resuming import NoWayBackError, choose, choose_checkpoint
+from learner.resuming import NoWayBackError, choose, choose_checkpoint, tell_if_done
 from learner.run_dir import RunDir
 from protocols.ids import RunId
 from tests.learner.test_checkpoint_store import flip_a_bit, save
@@ -72,6 +72,15 @@ def test_a_run_never_starts_silently_at_the_beginning() -> None:
 def test_a_fork_does_not_begin_again_at_zero() -> None:
     with pytest.raises(NoWayBackError, match="forked from a checkpoint"):
         choose([], Reach(first_step=50, oldest_step=50, step=50), fault_of=whole)
+
+
+def test_a_run_that_has_all_its_steps_is_told_how_to_go_on() -> None:
+    with structlog.testing.capture_logs() as events:
+        tell_if_done(99, num_steps=100)
+        assert events == []
+        tell_if_done(100, num_steps=100)
+
+    assert "--set run.num_steps=N" in events[0]["next"]
 
 
 async def test_files_are_read_to_the_last_byte_and_what_is_damaged_is_set_aside(
