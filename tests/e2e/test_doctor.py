@@ -221,24 +221,33 @@ async def test_a_slow_line_is_measured_and_named(tmp_path: Path) -> None:
     assert 2.0 < down < 16.0
 
 
-@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
-def test_an_engine_that_finds_no_memory_fails_with_its_words_and_what_to_do(
-    tmp_path: Path,
-) -> None:
+def examine_alone(
+    folder: Path, *arguments: str, through: Sequence[str] = (), python_path: str = ""
+) -> tuple[int, Findings]:
+    """Run ``echo2-node doctor`` without a run; return its exit status and what it found."""
+    env = {**os.environ, "XDG_DATA_HOME": str(folder)}
     made = subprocess.run(
-        # Enough for the doctor; not for torch.
-        ["prlimit", "--as=500000000", sys.executable, "-m", "node.cli", "doctor", "--json"],
-        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+        [*through, sys.executable, "-m", "node.cli", "doctor", "--json", *arguments],
+        env={**env, "PYTHONPATH": python_path} if python_path else env,
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
         timeout=240,
     )
-    findings = {f.name: f for f in msgspec.json.decode(made.stdout, type=list[Finding])}
+    assert made.stdout, made.stderr
+    findings = msgspec.json.decode(made.stdout, type=list[Finding])
+    return made.returncode, {finding.name: finding for finding in findings}
 
-    assert made.returncode == 1, made.stderr
-    assert failures(findings) == ["engine"]
+
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+def test_an_engine_that_finds_no_memory_fails_with_its_words_and_what_to_do(
+    tmp_path: Path,
+) -> None:
+    # Enough for the doctor; not for torch.
+    status, findings = examine_alone(tmp_path, through=["prlimit", "--as=500000000"])
+
+    assert (status, failures(findings)) == (1, ["engine"])
     assert "died 2 times" in findings["engine"].text
     assert "its log" not in findings["engine"].text, "it is gone by now"
     assert "too little memory" in findings["engine"].remedy
@@ -250,18 +259,9 @@ def test_a_package_of_another_version_is_named_with_how_to_get_the_right_one(
     fake = tmp_path / "site" / "cryptography-1.0.dist-info"
     fake.mkdir(parents=True)
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: cryptography\nVersion: 1.0\n")
-    made = subprocess.run(
-        [sys.executable, "-m", "node.cli", "doctor", "--quick", "--json"],
-        env={**os.environ, "PYTHONPATH": str(fake.parent), "XDG_DATA_HOME": str(tmp_path)},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    findings = {f.name: f for f in msgspec.json.decode(made.stdout, type=list[Finding])}
+    status, findings = examine_alone(tmp_path, "--quick", python_path=str(fake.parent))
 
-    assert made.returncode == 0, made.stderr
+    assert (status, failures(findings)) == (0, [])
     assert findings["software"].verdict is Verdict.WARN
     assert "cryptography 1.0 (wants " in findings["software"].text
     assert "pip" in findings["software"].remedy
