@@ -1,9 +1,12 @@
 """Types of command-line options."""
 
 import math
-from typing import Any
+import re
+from typing import Any, Final
 
 import click
+
+_DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
 
 class FiniteRange(click.FloatRange):
@@ -20,3 +23,21 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a number.", param, ctx)
         return number
+
+
+class Device(click.types.StringParamType):
+    """What a model may be asked to run on."""
+
+    name = "device"
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401 - as click has it
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str:
+        """Return ``value`` if it names a device; whether that is there is not looked at."""
+        text = str(value)
+        if not _DEVICE.fullmatch(text):
+            self.fail(f'{text!r} is none of "auto", "cpu", "cuda", "cuda:N".', param, ctx)
+        return text

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from echo2swarm.cli_errors import Rim, run_cli
-from echo2swarm.cli_types import FiniteRange
+from echo2swarm.cli_types import Device, FiniteRange
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -158,7 +158,14 @@ def export(
 @click.option("--temperature", type=FiniteRange(1e-3, 10), help="[default: the run's]")
 @click.option("--max-new-tokens", type=click.IntRange(1, 131_072), help="[default: the run's]")
 @click.option("--greedy/--no-greedy", "is_greedy_too", default=True, help="One likeliest, too.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@click.option(
+    "--device",
+    type=Device(),
+    metavar="TEXT",
+    default="auto",
+    show_default=True,
+    help="auto, cpu, cuda or cuda:N.",
+)
 @click.option("--threads", type=click.IntRange(0), default=0, help="CPU threads.  [default: half]")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--verbose", is_flag=True, help="Show the traceback of an error.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from echo2swarm.cli_errors import Rim, run_cli
-from echo2swarm.cli_types import FiniteRange
+from echo2swarm.cli_types import Device, FiniteRange
 from node.cli_control import change, drain, pause, resume, status
 from node.cli_machine import doctor, service
 
@@ -66,7 +66,12 @@ def node() -> None:
     show_default=True,
     help="Engines side by side, each on GPUs of its own.",
 )
-@click.option("--device", help='"cpu", "cuda" or "cuda:N".  [default: a GPU if there is one]')
+@click.option(
+    "--device",
+    type=Device(),
+    metavar="TEXT",
+    help='"cpu", "cuda" or "cuda:N".  [default: a GPU if there is one]',
+)
 @click.option(
     "--threads",
     type=click.IntRange(min=1),

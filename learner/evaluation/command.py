@@ -2,12 +2,12 @@
 
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from shutil import get_terminal_size
+from shutil import get_terminal_size, rmtree
 
 import click
 import msgspec
@@ -117,16 +117,36 @@ def _model(name: str, run: Run, stack: ExitStack, *, step: int | None) -> _Model
     return _Model(trained.label, trained, None)
 
 
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder for the length of the context; of one that fails, the logs stay.
+
+    The error names them.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="echo2-eval-"))
+    try:
+        yield folder
+    except Exception:
+        for inner in folder.iterdir():
+            if inner.is_dir():
+                rmtree(inner, ignore_errors=True)
+        raise
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+    rmtree(folder, ignore_errors=True)
+
+
 async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]) -> list[Rewards]:
     config = run.config
     base = await prepare_model(config.model.path)
     results = []
-    with tempfile.TemporaryDirectory(prefix="echo2-eval-") as scratch:
+    with scratch_folder() as scratch:
         async with open_scorer(
             config.task,
             base,
             seed=config.run.seed,
-            log_path=Path(scratch) / "scorer.log",
+            log_path=scratch / "scorer.log",
             held_out_from=num_excluded(config),
         ) as scorer:
             prompts = await draw_held_out(
@@ -142,11 +162,11 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
             async with open_engine(
                 device=options.device,
                 threads=options.threads,
-                log_path=Path(scratch) / "engine.log",
+                log_path=scratch / "engine.log",
             ) as engine:
                 for number, model in enumerate(models):
                     progress.say(f"evaluating {model.label}")
-                    scratch_model = Path(scratch) / f"model-{number}"
+                    scratch_model = scratch / f"model-{number}"
                     folder = await _folder(
                         model, base, config, scratch_model, shows_tracebacks=options.verbose
                     )

@@ -92,6 +92,7 @@ def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
         (("checkpoints", "."), 2, ".: not a run directory"),
         (("fork", "nowhere", "--run-dir", "new"), 2, "nowhere: no such run directory"),
         (("eval", "base", "nowhere"), 2, "nowhere: no such folder"),
+        (("eval", "base", "nowhere", "--device", "cudda"), 2, "'cudda' is none of"),
         (("export", "nowhere", "out"), 2, "nowhere: no such folder"),
         (("serve", "--dry-run", "--set", "model.path=nowhere"), 2, "model.path: model folder nowh"),
         (("ticket", "taken"), 2, "has a learner been started there"),

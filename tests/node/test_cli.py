@@ -88,7 +88,7 @@ def test_an_expired_ticket_is_a_usage_error_that_says_since_when(tmp_path: Path)
         (["--engine", "none"], "is not one of"),
         (["--price", "-1"], "--price"),
         (["--price", "nan"], "--price"),
-        (["--device", "gpu"], "not 'gpu'"),
+        (["--device", "gpu"], "'gpu' is none of"),
         (["--listen", "nonsense"], "--listen 'nonsense'"),
         (["--advertise", "/ip4/1.2.3.4/tcp/70000"], "--advertise '/ip4/1.2.3.4/tcp/70000'"),
         (["--hours", "22-7"], "22:00-07:00"),
