@@ -208,6 +208,7 @@ class NodeView:
                 applied=v.engine.applied_version,
                 learner_step=0 if reply is None else reply.learner_step,
                 num_behind=max(0, (published or 0) - (applied or 0)) if is_known else None,
+                trouble=v.sync.trouble,
             ),
             download=download,
             learner=self._learner(now_s),

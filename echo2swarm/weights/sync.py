@@ -101,6 +101,7 @@ class PolicySync:
         self._news = trio.Event()
         self._hinted = trio.Event()
         self._current: tuple[PolicyManifest, trio.CancelScope] | None = None
+        self._trouble = ""
         self._num_abandoned_in_a_row = 0
         self._publish_s: float | None = None
         self._last_heard: tuple[int, float] | None = None
@@ -113,6 +114,11 @@ class PolicySync:
     def known_version(self) -> PolicyVersion | None:
         """The newest version that the learner is known to have published."""
         return self._gate.newest_version
+
+    @property
+    def trouble(self) -> str:
+        """Why the newest version could not be fetched when that was last tried; empty if not so."""
+        return self._trouble
 
     @property
     def held(self) -> HeldVersion | None:
@@ -272,11 +278,12 @@ class PolicySync:
                 continue
             try:
                 await self._obtain_or_abandon(manifest, sealed)
-                retry_s = FIRST_RETRY_S
+                retry_s, self._trouble = FIRST_RETRY_S, ""
             except DoesNotFitError:
                 raise  # and will not, whatever is tried
             except (StoreError, RemoteProtocolError) as exc:
                 reason = exc.reason.value if isinstance(exc, RemoteProtocolError) else "store"
+                self._trouble = str(exc)
                 _log.error(
                     "version.failed",
                     version=manifest.version,

@@ -105,6 +105,8 @@ class Versions(Message, frozen=True):
     learner_step: int
     num_behind: int | None
     """By how many optimizer steps the engine's version is behind the newest."""
+    trouble: str = ""
+    """Why the newest can't be fetched; empty if it can, or is here."""
 
 
 class Learner(Message, frozen=True):

@@ -102,12 +102,21 @@ def _learner(node: NodeSnapshot) -> Text:
     return Text(f"{name} does not answer (last {ago} ago){why}", style="yellow")
 
 
-def _versions(node: NodeSnapshot) -> str:
+def _versions(node: NodeSnapshot) -> Text:
+    text = Text(_version_text(node))
+    if node.versions.trouble:
+        text.append(f"; it can't be fetched: {printable(node.versions.trouble)}", style="bold red")
+    return text
+
+
+def _version_text(node: NodeSnapshot) -> str:
     versions = node.versions
     if versions.applied is None:
         return f"none yet; the newest is {_or_missing(versions.published)}"
     behind = versions.num_behind or 0
     lag = "the newest" if not behind else f"{behind} steps behind the newest"
+    if versions.trouble:
+        return f"{versions.applied}, {lag}"
     return f"{versions.applied}, {lag}; the learner is at step {versions.learner_step}"
 
 

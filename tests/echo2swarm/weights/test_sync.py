@@ -273,8 +273,11 @@ async def test_a_full_disk_leaves_what_was_held_and_the_node_recovers(
                 await trio.sleep(60)
                 assert joined.sync.held == before
                 assert joined.library.get(PolicyVersion(1)) is None
+                assert "no space left" in joined.sync.trouble
             with trio.fail_after(300):
                 assert (await joined.sync.next_version(before.version)).version == 1
+                await trio.sleep(1)
+                assert joined.sync.trouble == ""
 
 
 async def test_a_hint_makes_a_node_ask_for_a_manifest_that_gossip_lost(

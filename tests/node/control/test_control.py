@@ -355,6 +355,15 @@ async def test_a_node_of_another_version_hides_no_other_and_is_named(
             assert shlex.quote(str(other)) in str(refused.value)
 
 
+def test_why_the_newest_version_is_not_here_is_told_with_it() -> None:
+    seen = snapshot()
+    versions = msgspec.structs.replace(seen.versions, trouble="0 B left; free some")
+    facts = dict(facts_of(msgspec.structs.replace(seen, versions=versions)))
+
+    said = str(facts["version"])
+    assert said == "5, 2 steps behind the newest; it can't be fetched: 0 B left; free some"
+
+
 def test_a_learner_that_was_never_reached_is_told_with_the_reason_once() -> None:
     seen = snapshot()
     learner = msgspec.structs.replace(seen.learner, silent_s=None, error="connection refused")
