@@ -49,6 +49,7 @@ from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
 from learner.loop.publisher import SwarmPublisher
+from learner.loop.room import until_there_is_room
 from learner.loop.trainer_client import TrainerLostError, open_trainer
 from learner.model_folder import prepare_model
 from learner.nodes.links import Links
@@ -131,6 +132,7 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
                 step=reached.step,
                 next="starting it again from the newest checkpoint",
             )
+            await until_there_is_room(serving.run_dir.folder)
         else:
             return
 

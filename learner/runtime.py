@@ -42,6 +42,7 @@ from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
 from learner.loop.publishing import Publishing
+from learner.loop.room import when_there_is_room
 from learner.loop.trainer_client import TrainerLostError
 from learner.loop.training_loop import TrainingLoop
 from learner.nodes.activator import Activator
@@ -301,7 +302,7 @@ class Learner:
         step = self.progress.step
         self._parts.snapshots.mkdir(parents=True, exist_ok=True)
         snapshot = self._parts.snapshots / f"step-{step:08d}"
-        await self._parts.trainer.write_weights(snapshot)
+        await when_there_is_room("weights", partial(self._parts.trainer.write_weights, snapshot))
         await self._publishing.publish(
             step, snapshot, expected_sha256=self._parts.left_over.weights_sha256
         )

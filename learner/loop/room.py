@@ -1,6 +1,8 @@
 """A full disk makes the run wait, not end."""
 
+import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
@@ -9,6 +11,8 @@ import trio
 from echo2swarm.errors import ChildError, DiskFullError, SwarmError
 
 RETRY_S: Final = 5.0
+_START_BYTES: Final = 2 * 1024 * 1024
+"""What a start writes before it waits for room itself: ledger, configuration, ticket."""
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -48,3 +52,13 @@ async def when_there_is_room(what: str, work: Callable[[], Awaitable[T]]) -> T:
             if is_pausing:
                 log.info("disk.has_room", what=what)
             return result
+
+
+async def until_there_is_room(folder: Path) -> None:
+    """Wait until a run may start in ``folder``: what is written first does not wait for room."""
+
+    async def look() -> None:
+        if shutil.disk_usage(folder).free < _START_BYTES:
+            raise DiskFullError(f"no space left on the disk of {folder}")
+
+    await when_there_is_room("restart", look)

@@ -1,18 +1,26 @@
 """Saving beside the training, going on after a crash, and stopping when nothing comes of it."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 import structlog
 import trio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
 from echo2swarm.errors import ChildError, StoreError
+from echo2swarm.identity import Identity
+from learner import app
 from learner.config import CheckpointTable, LearnerConfig
+from learner.loop.trainer_client import TrainerLostError
 from learner.loop.training_loop import TrainingFailedError
+from learner.run_dir import RunDir
 from learner.training.messages import TrainGroup, Updated
+from protocols.ids import RunId
 from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 
 
@@ -112,6 +120,58 @@ async def test_a_run_that_can_not_be_saved_any_more_ends(
             await finish(world)
 
     assert trainer.tried == [1, 2, 3]
+
+
+class NoRoomAtFirst(FakeTrainer):
+    """Finds a full disk when it is to write its first weights."""
+
+    num_failures = 3
+
+    async def write_weights(self, folder: Path) -> None:
+        if self.num_failures:
+            self.num_failures -= 1
+            raise ChildError("trainer: DiskFullError: no", error="DiskFullError")
+        await super().write_weights(folder)
+
+
+async def test_a_run_that_starts_on_a_full_disk_waits_for_room(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    trainer = NoRoomAtFirst()
+    async with open_world(tmp_path, saving(), trainer=trainer) as world:
+        await finish(world)
+
+        assert world.publisher.versions[0] == 0
+    assert not trainer.num_failures
+
+
+async def test_a_trainer_is_started_again_when_the_disk_has_room(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts_s: list[float] = []
+
+    async def serve_once(*_: object, **__: object) -> None:
+        starts_s.append(trio.current_time())
+        await trio.sleep(1)
+        if len(starts_s) == 1:
+            raise TrainerLostError("killed")
+
+    def disk_usage(_: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=0 if trio.current_time() < starts_s[0] + 12 else 10**9)
+
+    monkeypatch.setattr(app, "_serve_once", serve_once)
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    serving = app.Serving(
+        config=saving(),
+        run_dir=RunDir(tmp_path, RunId("run")),
+        resume=False,
+        say_ticket=lambda _: None,
+    )
+    identity = Identity.of(Ed25519PrivateKey.generate())
+    await app._serve_until_done(serving, tmp_path, identity)
+
+    assert len(starts_s) == 2
+    assert starts_s[1] - starts_s[0] >= 12
 
 
 async def test_a_full_disk_delays_checkpoints_and_the_end_waits_for_room(
