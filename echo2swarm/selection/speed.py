@@ -23,6 +23,8 @@ SILENT_S: Final = 120.0
 FORGET_S: Final = 900.0
 """After so long without work, one that delivered nothing may be tried again."""
 _KEPT: Final = 64
+_LEAST_S: Final = 1e-3
+"""Of working time, for results to tell anything."""
 _PRIOR_ROLLOUTS: Final = 4.0
 """What the prior weighs, against results."""
 _CLUMP: Final = 0.2
@@ -80,9 +82,9 @@ class SpeedMeter:
         self._results.append((amount, took_s))
 
     def per_s(self) -> float | None:
-        """Return the rate, or None before there was any result of any working time."""
+        """Return the rate, or None before there was any working time to speak of."""
         amount, working_s, _ = self._weighted()
-        return amount / working_s if working_s > 0 else None
+        return amount / working_s if working_s >= _LEAST_S else None
 
     def speed(self, now_s: float, *, prior_per_s: float | None = None) -> Speed | None:
         """Return what is known by ``now_s``; None if that is nothing.
@@ -93,7 +95,7 @@ class SpeedMeter:
         """
         amount, working_s, num_samples = self._weighted()
         late_s = self._late_s(now_s)
-        if working_s <= 0:
+        if working_s < _LEAST_S:
             return self._unseen(late_s, now_s, prior_per_s)
         measured_s = working_s + late_s
         if num_samples < ENOUGH and prior_per_s and isfinite(prior_per_s):

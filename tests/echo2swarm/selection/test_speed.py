@@ -1,7 +1,7 @@
 """Speed is what was accepted per second of work; a claim counts until there is some."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from echo2swarm.selection.speed import FORGET_S, SILENT_S, Presence, Speed, SpeedMeter
@@ -119,6 +119,8 @@ def test_a_steady_node_is_soon_known_and_an_unsteady_one_after_many_results() ->
     ),
     prior=st.none() | st.floats(0, 1e9),
 )
+@example(steps=[("work", 0.0), ("add", 6e-51)], prior=None)
+@example(steps=[("work", 0.0), ("add", 2e-3)], prior=1e9)
 def test_whatever_happens_the_answer_is_a_number(
     steps: list[tuple[str, float]], prior: float | None
 ) -> None:
