@@ -97,7 +97,7 @@ def report(*, run_dir: Path, out_dir: Path | None, as_json: bool) -> None:
 
 
 @swarm.command(short_help="Say how many nodes a run needs, and what it will cost.")
-@click.argument("assumptions", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("assumptions", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--run", "run_dir", type=_FOLDER, help="Plan with what was measured in this run directory."
 )
@@ -123,8 +123,8 @@ def plan(
     """Say how many nodes of which kind a run needs, with which S, and what it will cost.
 
     Goes by the TOML file ASSUMPTIONS, by what was measured in a run, or by both: then prices,
-    limits and further offers are the file's. Exits with 1 if nothing that is allowed would keep
-    the learner busy, and says what would.
+    limits and further offers are the file's. A run directory may stand in the file's place.
+    Exits with 1 if nothing that is allowed would keep the learner busy, and says what would.
     """
     if example:
         from echo2swarm.planning.assumptions import example as example_text  # noqa: PLC0415
@@ -133,6 +133,8 @@ def plan(
         return 0
     from echo2swarm.planning.plan_command import PlanOptions, show_plan  # noqa: PLC0415
 
+    if run_dir is None and assumptions is not None and assumptions.is_dir():
+        assumptions, run_dir = None, assumptions
     options = PlanOptions(
         file=assumptions,
         run_dir=run_dir,

@@ -65,7 +65,8 @@ def _wishes(lacks: Shortfall | None) -> list[str]:
     wishes = []
     if lacks.add is not None and lacks.add.count:
         like = f" like {printable(lacks.add.like, max_chars=60)}" if lacks.add.like else ""
-        wishes.append(f"{lacks.add.count} more nodes{like}")
+        nodes = "node" if lacks.add.count == 1 else "nodes"
+        wishes.append(f"{lacks.add.count} more {nodes}{like}")
     if lacks.max_usd_per_hour is not None:
         wishes.append(f"max_usd_per_hour = {lacks.max_usd_per_hour:.2f}")
     if lacks.max_node_usd_per_hour is not None:

@@ -120,7 +120,9 @@ def parse_options(kind: type[T], assignments: Iterable[str]) -> T:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as exc:
-        raise UsageError(f"engine option: {exc}") from None
+        what, _, where = str(exc).partition(" - at `$.")
+        name = f" {where.rstrip('`')}" if where else ""
+        raise UsageError(f"engine option{name}: {what}") from None
 
 
 def to_argument(options: Options) -> str:

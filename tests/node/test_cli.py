@@ -85,6 +85,7 @@ def test_an_expired_ticket_is_a_usage_error_that_says_since_when(tmp_path: Path)
         (["--engine", "sleep", "--engine-option", "rollouts_per_s"], "NAME=VALUE"),
         (["--engine", "sleep", "--engine-option", "rollouts_per_s=0"], "rollouts_per_s"),
         (["--engine", "sleep", "--threads", "2"], "no engine option 'threads'"),
+        (["--engine-option", "threads=x"], "engine option threads: Expected `int`"),
         (["--engine", "none"], "is not one of"),
         (["--price", "-1"], "--price"),
         (["--price", "nan"], "--price"),

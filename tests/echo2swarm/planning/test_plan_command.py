@@ -113,9 +113,11 @@ def test_a_picture_of_no_plan_is_drawn_too(tmp_path: Path) -> None:
 
 
 def test_a_run_can_be_planned_with(tmp_path: Path) -> None:
-    result = plan("--run", str(run_dir(tmp_path / "run")), "--json")
+    folder = str(run_dir(tmp_path / "run"))
+    result = plan("--run", folder, "--json")
 
     found = as_json(result)
+    assert as_json(plan(folder, "--json")) == found, "in the file's place, too"
     assert found["assumptions"]["learner"]["train_s"] == 6.0
     assert found["shortfall"]["add"]["like"] == "node-a 00000001"
 
