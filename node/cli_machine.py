@@ -65,6 +65,7 @@ def service() -> None:
     """Run a node as a systemd service of this user (no root needed)."""
 
 
+_PRINT: Final = "--print"
 _OF_THE_LOG: Final = frozenset({"log_format", "verbose"})
 
 _name_option = click.option(
@@ -80,7 +81,7 @@ _name_option = click.option(
     short_help="Write the unit, and the ticket to a private file.",
 )
 @_name_option
-@click.option("--print", "only_print", is_flag=True, help="Write nothing; show what would be.")
+@click.option(_PRINT, "only_print", is_flag=True, help="Write nothing; show what would be.")
 @click.argument("ticket")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF JOIN]...")
 @click.pass_context
@@ -91,6 +92,8 @@ def install(
     from node import service_unit  # noqa: PLC0415
     from node.settings import joining_config, ticket_line  # noqa: PLC0415
 
+    if _PRINT in options:  # join has no such option: it is ours, in the wrong place
+        only_print, options = True, tuple(each for each in options if each != _PRINT)
     line = ticket_line(ticket)
     # What join would refuse, is refused here, and not in some log at the next boot.
     root = context.find_root().command
@@ -104,7 +107,15 @@ def install(
     click.echo(f"# {paths.environment} (mode 0600): the ticket")
     if only_print:
         return
+    was_there = paths.unit.exists()
     service_unit.install(paths, unit=unit, ticket=line)
+    if was_there:
+        click.echo(
+            f"\nwritten in place of the one that was there. A node that runs goes by that until:\n"
+            f"  systemctl --user daemon-reload\n"
+            f"  systemctl --user restart {paths.unit_name}"
+        )
+        return
     click.echo(
         f"\nwritten. Start it, now and at each login:\n"
         f"  systemctl --user enable --now {paths.unit_name}\n"

@@ -38,6 +38,18 @@ def test_printing_writes_nothing_and_shows_everything_but_the_ticket(home: Path)
     assert "KillSignal=SIGINT" in said
     assert str(home / "systemd/user/echo2-node.service") in said
     assert ticket not in said
+    # Among the options of join, where it is easily put.
+    assert run("install", ticket, "--hours", "22:00-07:00", "--engine", "sleep", "--print") == said
+    assert list(home.iterdir()) == []
+
+
+def test_another_unit_is_written_over_the_first_with_how_to_have_it_used() -> None:
+    first = run("install", write_ticket(), "--engine", "sleep")
+    second = run("install", write_ticket(), "--engine", "sleep", "--price", "1")
+
+    assert "enable --now echo2-node.service" in first
+    assert "restart echo2-node.service" in second
+    assert "--price 1" in run("show")
 
 
 def test_what_is_installed_can_be_shown_and_removed(home: Path) -> None:
