@@ -21,7 +21,11 @@ def device_of(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as exc:
         reason = str(exc).strip().splitlines()[0][:200]
-        raise ConfigError(f'trainer.device = "{name}": {reason}') from exc
+        num_gpus = torch.cuda.device_count()
+        raise ConfigError(
+            f'trainer.device = "{name}": {reason} (torch {torch.__version__} can use {num_gpus} '
+            'GPUs here); "auto" takes what there is'
+        ) from exc
     return device
 
 
