@@ -20,7 +20,7 @@ class MemoryLimit:
     Args:
         max_rows: most completions in a batch.
         max_tokens: most tokens that its cache may come to hold.
-        free_unused: called after a shortage, before the next attempt.
+        on_shortage: called after a shortage, before the next attempt, with what that may hold.
     """
 
     def __init__(
@@ -28,11 +28,11 @@ class MemoryLimit:
         *,
         max_rows: int,
         max_tokens: int,
-        free_unused: Callable[[], None] = lambda: None,
+        on_shortage: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._max_rows = max_rows
         self._most_tokens = self._max_tokens = max_tokens
-        self._free_unused = free_unused
+        self._on_shortage = on_shortage
         self._num_without_shortage = 0
 
     @property
@@ -83,7 +83,7 @@ class MemoryLimit:
             if not is_too_large:
                 self._max_tokens = max(1, num_tokens // 2)
                 self._num_without_shortage = 0
-                self._free_unused()
+                self._on_shortage(self._max_tokens)
             planned.extend(reversed(batch.halves()))
 
     def _went_well(self) -> None:

@@ -90,7 +90,7 @@ class TransformersEngine:
         self._limit = MemoryLimit(
             max_rows=options.max_batch,
             max_tokens=options.batch_tokens,
-            free_unused=self._free_unused,
+            on_shortage=self._on_shortage,
         )
 
     @cached_property
@@ -121,9 +121,11 @@ class TransformersEngine:
             case Generate():
                 return self._generate(call, on_progress)
 
-    def _free_unused(self) -> None:
+    def _on_shortage(self, max_tokens: int) -> None:
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+        said = f"memory is short: from now on at most {max_tokens} tokens in a batch"
+        print(said, file=sys.stderr, flush=True)  # noqa: T201 - the child's log
 
     def _load(self, call: LoadPolicy) -> PolicyLoaded:
         start_s = time.monotonic()

@@ -84,8 +84,8 @@ def test_all_is_sampled_once_whatever_room_there_is(
 
 
 def test_what_was_found_out_is_kept_to() -> None:
-    freed: list[None] = []
-    limit = MemoryLimit(max_rows=64, max_tokens=4096, free_unused=lambda: freed.append(None))
+    told: list[int] = []
+    limit = MemoryLimit(max_rows=64, max_tokens=4096, on_shortage=told.append)
     memory = Memory(100)
     groups = groups_of((6, 40))  # 400 tokens at once
 
@@ -93,7 +93,8 @@ def test_what_was_found_out_is_kept_to() -> None:
     num_shortages = memory.num_shortages
     sample(limit, groups, memory)
 
-    assert num_shortages == len(freed) == 2  # 400 and 200
+    assert num_shortages == 2
+    assert told == [200, 100]
     assert memory.num_shortages == num_shortages
     assert limit.max_tokens == 100
 
