@@ -1,12 +1,11 @@
 """Types of command-line options."""
 
 import math
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 
-_DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+from echo2swarm.devices import DEVICES, is_device
 
 
 class FiniteRange(click.FloatRange):
@@ -38,6 +37,6 @@ class Device(click.types.StringParamType):
     ) -> str:
         """Return ``value`` if it names a device; whether that is there is not looked at."""
         text = str(value)
-        if not _DEVICE.fullmatch(text):
-            self.fail(f'{text!r} is none of "auto", "cpu", "cuda", "cuda:N".', param, ctx)
+        if not is_device(text):
+            self.fail(f"{text!r} is none of {DEVICES}.", param, ctx)
         return text

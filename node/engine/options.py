@@ -1,12 +1,12 @@
 """What can be set of each engine: read by both ends of the child, so free of heavy imports."""
 
 import os
-import re
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
+from echo2swarm.devices import DEVICES, is_device
 from echo2swarm.errors import UsageError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -14,8 +14,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-_DEVICE: Final = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,8 +95,8 @@ OPTIONS_OF: Final[dict[str, type[Options]]] = {
 
 
 def _check_device(name: str) -> None:
-    if not _DEVICE.fullmatch(name):
-        raise ValueError(f'device is "auto", "cpu", "cuda" or "cuda:N", not {name!r}')
+    if not is_device(name):
+        raise ValueError(f"device is {DEVICES}, not {name!r}")
 
 
 def parse_options(kind: type[T], assignments: Iterable[str]) -> T:
