@@ -506,6 +506,21 @@ async def test_a_version_that_the_engine_refused_is_tried_again_now_and_then(
     assert len(bench.events("policy.refused")) == 2
 
 
+async def test_a_version_that_is_refused_again_and_again_is_tried_less_and_less(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.refuses_versions = {1}
+            bench.policies.hold(0)
+            await bench.learner.until(lambda: bench.life.state is NodeState.ACTIVE)
+            bench.policies.hold(1)
+            await trio.sleep(3.5 * RETRY_REFUSED_S)
+
+    # At once, after that time, and after three times that.
+    assert len(bench.events("policy.refused")) == 3
+
+
 async def test_an_engine_that_was_killed_twice_over_the_only_version_gets_it_again(
     autojump_clock: MockClock,
 ) -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.lease_rules import NoWork
@@ -122,6 +124,24 @@ def test_a_backup_takes_over_when_the_original_is_given_back() -> None:
     assert isinstance(dispatch.grant(ask(CAROL, version=6), now_s + 3.2), NoWork)
     dispatch.end_lease(record(dispatch, second), LeaseState.RETURNED, now_s + 3.3)
     assert wanted(lease_of(dispatch, CAROL, now_s + 3.4, version=6)) == wanted(first)
+
+
+@pytest.mark.parametrize("is_refused", [False, True], ids=["ended", "refused"])
+def test_when_a_backup_comes_to_nothing_a_third_node_is_asked(*, is_refused: bool) -> None:
+    dispatch, first, now_s = at_work()
+    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
+    dispatch.form(now_s + 3.0)
+    # Whoever looks finds nothing to ask of others, and the late lease is looked at no more.
+    assert isinstance(dispatch.grant(ask(CAROL, version=6), now_s + 3.5), NoWork)
+    if is_refused:
+        key = (GroupId(wanted(second)[0][0]), wanted(second)[0][1])
+        dispatch.begin_judging(record(dispatch, second), key)
+        dispatch.refuse(record(dispatch, second), key, now_s + 3.6)
+    else:
+        dispatch.end_lease(record(dispatch, second), LeaseState.TIMED_OUT, now_s + 3.6)
+
+    assert wanted(lease_of(dispatch, CAROL, now_s + 4.0, version=6)) == wanted(first)
+    assert record(dispatch, first).state is LeaseState.ACTIVE
 
 
 def test_a_bounded_share_of_a_step_is_asked_twice() -> None:
@@ -294,17 +314,6 @@ def test_a_node_that_came_back_and_hangs_is_late_as_any_other() -> None:
 
     assert dispatch.next_late_s() is not None
     assert wanted(lease_of(dispatch, BOB, now_s + 5.0, version=6)) == wanted(first)
-
-
-def test_after_a_backup_that_came_to_nothing_a_third_node_is_asked() -> None:
-    dispatch, first, now_s = at_work()
-    second = lease_of(dispatch, BOB, now_s + 3.0, version=6)
-    dispatch.grant(ask(BOB, version=6), now_s + 3.1)  # there is nothing left of the late lease
-    dispatch.end_lease(record(dispatch, second), LeaseState.NODE_LOST, now_s + 3.2)
-    dispatch.form(now_s + 3.2)
-
-    assert wanted(lease_of(dispatch, CAROL, now_s + 3.3, version=6)) == wanted(first)
-    assert record(dispatch, first).state is LeaseState.ACTIVE
 
 
 def test_a_backup_that_is_late_after_its_original_was_given_up_is_asked_of_a_third_node() -> None:

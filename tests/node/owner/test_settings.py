@@ -57,3 +57,5 @@ def test_numbers_have_the_bounds_of_join_s_options() -> None:
         kind = types[name]
         assert isinstance(kind, click.FloatRange)
         assert (kind.min, kind.max) == bounds
+        for bound in bounds:
+            assert change_settings(SET, {name: str(bound)}) is not None, "both of them included"
