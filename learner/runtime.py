@@ -319,6 +319,7 @@ class Learner:
 
     def _serve(self) -> None:
         parts = self._parts
+        parts.network.protect(self.nodes.is_proven)
         lease_service = LeaseService(
             self.desk,
             run_id=parts.run_id,

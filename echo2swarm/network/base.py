@@ -79,6 +79,10 @@ Validator = Callable[[PeerId, bytes], Fate]
 """Asked about every gossip message (author, data) before it is delivered or forwarded."""
 
 
+IsProven = Callable[[PeerId], bool]
+"""Says whether a peer has done work here that was checked; asked often, and must be quick."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLimits:
     """What one protocol's handler allows."""
@@ -133,6 +137,13 @@ class Network(Protocol):
 
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """From now on, answer incoming streams of ``protocol`` with ``handler``."""
+        ...
+
+    def protect(self, is_proven: IsProven) -> None:
+        """From now on, keep a share of what is limited for the peers that ``is_proven`` names.
+
+        Until then, and whenever there is room for all, everybody counts alike.
+        """
         ...
 
     def open_stream(

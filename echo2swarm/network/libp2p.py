@@ -25,6 +25,7 @@ from echo2swarm.network.addresses import join_address
 from echo2swarm.network.base import (
     Ends,
     Handler,
+    IsProven,
     Network,
     PeerInfo,
     ServeLimits,
@@ -47,7 +48,7 @@ from echo2swarm.network.libp2p_log import quiet
 from echo2swarm.network.libp2p_meeting import INVITE_LIMITS, Meetings
 from echo2swarm.network.libp2p_streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
-from echo2swarm.network.serving import Service, leaves
+from echo2swarm.network.serving import Service, leaves, nobody
 from protocols.bulk import MAX_MESSAGE_BYTES
 from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
 from protocols.ids import PeerId, short
@@ -214,6 +215,7 @@ class Libp2pNetwork:
         self._gossip = gossip
         self._nursery = nursery
         self._services: dict[str, Service] = {}
+        self._is_proven: IsProven = nobody
         self._bulk: Bulk | None = None
         if has_bulk:
             self._bulk = Bulk(
@@ -276,7 +278,9 @@ class Libp2pNetwork:
 
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """Answer incoming streams of ``protocol``."""
-        service = self._services[protocol] = Service(protocol, handler, limits)
+        service = self._services[protocol] = Service(
+            protocol, handler, limits, is_proven=self._is_proven_now
+        )
 
         async def handle(stream: INetStream) -> None:
             peer = PeerId(str(stream.muxed_conn.peer_id))
@@ -288,6 +292,13 @@ class Libp2pNetwork:
                 await wrapped.finish(is_done=is_done)
 
         self._host.set_stream_handler(TProtocol(protocol), handle)
+
+    def protect(self, is_proven: IsProven) -> None:
+        """Keep a share of what is limited for the peers that ``is_proven`` names."""
+        self._is_proven = is_proven
+
+    def _is_proven_now(self, peer: PeerId) -> bool:
+        return self._is_proven(peer)
 
     def open_stream(
         self, peer: PeerId, protocol: str, *, max_frame_bytes: int, bulk: bool = False

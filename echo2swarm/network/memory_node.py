@@ -10,10 +10,18 @@ import trio
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import join_address, merge
-from echo2swarm.network.base import Ends, Handler, PeerInfo, ServeLimits, Stream, Validator
+from echo2swarm.network.base import (
+    Ends,
+    Handler,
+    IsProven,
+    PeerInfo,
+    ServeLimits,
+    Stream,
+    Validator,
+)
 from echo2swarm.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
-from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Service, Subscription
+from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Service, Subscription, nobody
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.gossip import Fate
 from protocols.ids import PeerId, short
@@ -37,6 +45,7 @@ class MemoryNetwork:
         self._nursery = nursery
         self._is_dead = False
         self._services: dict[str, Service] = {}
+        self._is_proven: IsProven = nobody
         self._streams: set[MemoryStream] = set()
         self._known: dict[PeerId, tuple[str, ...]] = {}
         self._topics: dict[str, Subscription] = {}
@@ -113,7 +122,16 @@ class MemoryNetwork:
 
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """Answer incoming streams of ``protocol``."""
-        self._services[protocol] = Service(protocol, handler, limits)
+        self._services[protocol] = Service(
+            protocol, handler, limits, is_proven=self._is_proven_now
+        )
+
+    def protect(self, is_proven: IsProven) -> None:
+        """Keep a share of what is limited for the peers that ``is_proven`` names."""
+        self._is_proven = is_proven
+
+    def _is_proven_now(self, peer: PeerId) -> bool:
+        return self._is_proven(peer)
 
     def open_stream(
         self,

@@ -6,7 +6,7 @@ import structlog
 import trio
 
 from echo2swarm.errors import NetworkError
-from echo2swarm.network.base import Handler, ServeLimits, Stream, Validator
+from echo2swarm.network.base import Handler, IsProven, ServeLimits, Stream, Validator
 from echo2swarm.network.throttle import Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate
@@ -27,11 +27,24 @@ def leaves(exc: BaseException) -> list[BaseException]:
     return [exc]
 
 
+def nobody(_peer: PeerId) -> bool:
+    """Return that a peer is not known to have done work here."""
+    return False
+
+
 class Service:
     """One served protocol: counts its streams, and runs its handler so that nothing escapes."""
 
-    def __init__(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
+    def __init__(
+        self,
+        protocol: str,
+        handler: Handler,
+        limits: ServeLimits,
+        *,
+        is_proven: IsProven = nobody,
+    ) -> None:
         self.limits = limits
+        self._is_proven = is_proven
         self._protocol = protocol
         self._handler = handler
         self._num_streams: Counter[PeerId] = Counter()

@@ -70,6 +70,11 @@ class NodeTable:
         """The nodes that were heard of lately and have not left."""
         return [node for node in self._nodes.values() if not node.is_lost]
 
+    def is_proven(self, peer: PeerId) -> bool:
+        """Whether rollouts of ``peer`` were ever accepted, by this process or an earlier one."""
+        known = self._nodes.get(peer) or self._contributions.get(peer)
+        return known is not None and known.num_accepted > 0
+
     def is_session(self, peer: PeerId, session_id: str) -> bool:
         """Whether ``peer`` is present, as this very process."""
         node = self._nodes.get(peer)

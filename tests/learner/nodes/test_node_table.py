@@ -2,6 +2,7 @@
 
 import pytest
 
+from learner.ledger.resume import Contribution
 from learner.nodes.links import LinkStatus
 from learner.nodes.node import News
 from learner.nodes.node_table import TWIN_WARNING, NodeTable
@@ -10,6 +11,8 @@ from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from tests.echo2swarm.dispatch.samples import ALICE, BOB
+
+CAROL = PeerId("carol")
 
 
 def advert(peer: PeerId = ALICE) -> NodeAdvert:
@@ -242,3 +245,20 @@ def test_only_who_left_and_did_nothing_is_forgotten() -> None:
     assert not before_leaving
     assert forgotten == [True, False, False]
     assert [node.peer for node in nodes] == [BOB]
+
+
+def test_a_peer_is_proven_once_a_rollout_of_it_was_accepted_even_by_an_earlier_process() -> None:
+    nodes = NodeTable(
+        silent_after_s=10.0,
+        contributions={BOB: Contribution(num_accepted=1), CAROL: Contribution(num_trained=0)},
+    )
+    hear(nodes, 0.0)
+    assert not nodes.is_proven(ALICE)
+    assert nodes.is_proven(BOB)
+    assert not nodes.is_proven(CAROL)
+
+    nodes.accepted(ALICE, 1, 1.0)
+    hear(nodes, 1.0, BOB)
+
+    assert nodes.is_proven(ALICE)
+    assert nodes.is_proven(BOB)
