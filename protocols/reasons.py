@@ -36,9 +36,11 @@ class Reason(StrEnum):
     WRONG_SHAPE = "wrong_shape"
     NON_FINITE_LOGPROB = "non_finite_logprob"
     POSITIVE_LOGPROB = "positive_logprob"
+    IMPOSSIBLE_LOGPROB = "impossible_logprob"
     TOKEN_OUT_OF_RANGE = "token_out_of_range"  # noqa: S105 - not a password
     WRONG_FINISH = "wrong_finish"
     UNSCORABLE = "unscorable"
+    NOT_SAMPLED = "not_sampled"
 
     # Chunks.
     UNKNOWN_PAYLOAD = "unknown_payload"

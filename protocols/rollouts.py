@@ -17,7 +17,7 @@ from protocols.reasons import Reason
 from protocols.sampling import MAX_NEW_TOKENS
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/rollouts/1.1.0"
+PROTOCOL_ID: Final = "/echo2/rollouts/1.2.0"
 MAX_REQUEST_BYTES: Final = 16 * 1024 * 1024
 MAX_REPLY_BYTES: Final = 4 * 1024 * 1024
 """Enough for the longest verdict on each of ``MAX_ROLLOUTS``."""

@@ -12,6 +12,7 @@ from typing import Final
 from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.freshness import Freshness, judge
+from learner.intake.possible import why_impossible
 from protocols.errors import MalformedMessageError
 from protocols.ids import GroupId, PeerId
 from protocols.packed import unpack_floats, unpack_tokens
@@ -139,18 +140,20 @@ def check_content(rollout: Rollout, rules: ContentRules) -> Refusal | None:
             Reason.WRONG_SHAPE, f"{len(tokens)} tokens, expected 1 to {rules.max_new_tokens}"
         )
     return (
-        _check_logprobs(logprobs)
+        _check_logprobs(logprobs, rules.vocab_size)
         or _check_tokens(tokens, rules)
         or _check_finish(tokens, rollout.finish_reason, rules)
     )
 
 
-def _check_logprobs(logprobs: Sequence[float]) -> Refusal | None:
+def _check_logprobs(logprobs: Sequence[float], vocab_size: int) -> Refusal | None:
     for position, logprob in enumerate(logprobs):
         if not isfinite(logprob):
             return Refusal(Reason.NON_FINITE_LOGPROB, f"{logprob} at position {position}")
         if logprob > MAX_LOGPROB:
             return Refusal(Reason.POSITIVE_LOGPROB, f"{logprob:.6g} at position {position}")
+    if why := why_impossible(logprobs, vocab_size):
+        return Refusal(Reason.IMPOSSIBLE_LOGPROB, why)
     return None
 
 

@@ -47,6 +47,7 @@ async def cheat(world: World, alter: Alter) -> tuple[ScriptedNode, SubmissionRep
         (change(tokens=b"", logprobs=b""), Reason.WRONG_SHAPE),
         (change(logprobs=pack_floats([-1.0, math.nan])), Reason.NON_FINITE_LOGPROB),
         (change(logprobs=pack_floats([1.0, -1.0])), Reason.POSITIVE_LOGPROB),
+        (change(logprobs=pack_floats([-1e30, -1e30])), Reason.IMPOSSIBLE_LOGPROB),
         (change(tokens=pack_tokens([99, STOP])), Reason.TOKEN_OUT_OF_RANGE),
         (change(tokens=pack_tokens([1, 1])), Reason.WRONG_FINISH),
         (change(oldest_version=7, newest_version=7), Reason.FROM_THE_FUTURE),
