@@ -170,6 +170,10 @@ class Dispatcher:
         """Return where a leased sample is."""
         return self._groups.status_of(key)
 
+    def prompt_tokens(self, group_id: GroupId) -> bytes:
+        """Return the prompt of an open group, packed, as it was leased."""
+        return self._groups.prompt_tokens(group_id)
+
     def status_for(self, lease: LeaseRecord, key: SampleKey) -> SampleStatus:
         """Return where a sample is, for a result that comes by ``lease``."""
         status = self._groups.status_of(key)

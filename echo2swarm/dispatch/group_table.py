@@ -79,6 +79,10 @@ class GroupTable:
         """Return a group, if it lacks results."""
         return self._open.get(group_id)
 
+    def prompt_tokens(self, group_id: GroupId) -> bytes:
+        """Return the prompt of an open group, packed."""
+        return self._open[group_id].prompt_tokens
+
     def num_expected(self, *, used_share: float) -> float:
         """Return how many groups there are, or will be, if that share of the open ones is used."""
         return used_share * len(self._open) + len(self._ready)

@@ -19,7 +19,7 @@ from echo2swarm.models.cache import torch_env
 from learner.evaluation.questions import sample_seed
 from learner.ports import Scorer
 from learner.scoring.messages import Completion as ToScore
-from learner.scoring.messages import Prompt
+from learner.scoring.messages import Prompt, sha256_of_prompt
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
 
@@ -109,8 +109,9 @@ async def evaluate(
         made = await _sample(part, plan, engine)
         if greedy is not None:
             made += await _most_likely(part, plan, engine)
+        asked = {prompt.index: sha256_of_prompt(prompt.tokens) for prompt in part}
         rewards = await scorer.score(
-            [ToScore(completion.group_id, completion.tokens) for completion in made]
+            [ToScore(each.group_id, each.tokens, asked[each.group_id]) for each in made]
         )
         table = {prompt.index: [0.0] * plan.samples_per_prompt for prompt in part}
         likely: dict[int, float] = {}

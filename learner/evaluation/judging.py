@@ -87,7 +87,7 @@ class Judge:
                 if case.refusal is None:
                     found.begin_judging(case.key, lease)
                     reserved.append(case)
-            await self._score(reserved, lease)
+            await self._score(found, reserved, lease)
             answers = [(case.key, case.answer) for case in reserved if case.answer is not None]
             await self.ledger.evaluations.judged(
                 found.version, lease.lease_id, answers, now_unix_s=time.time()
@@ -104,10 +104,13 @@ class Judge:
         await self._record_faults(lease, cases)
         return tuple(case.verdict for case in cases), ends
 
-    async def _score(self, reserved: Sequence[_Case], lease: LeaseRecord) -> None:
+    async def _score(self, found: Round, reserved: Sequence[_Case], lease: LeaseRecord) -> None:
         if not reserved:
             return
-        completions = [Completion(c.key[0] - FIRST_GROUP, c.rollout.tokens) for c in reserved]
+        completions = [
+            Completion(c.key[0] - FIRST_GROUP, c.rollout.tokens, found.prompt_sha256(c.key))
+            for c in reserved
+        ]
         try:
             rewards: Sequence[Reward] = await self.scorer.score(completions)
         except ChildError as exc:

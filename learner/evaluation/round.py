@@ -21,7 +21,7 @@ from echo2swarm.dispatch.leasing import (
 )
 from echo2swarm.dispatch.pace import PaceBook
 from learner.evaluation.questions import sample_seed
-from learner.scoring.messages import Prompt
+from learner.scoring.messages import Prompt, sha256_of_prompt
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease, LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
@@ -138,6 +138,10 @@ class Round:
     def counted(self) -> list[Answer]:
         """Return the answers that count: of those prompts that have all their samples."""
         return [answer for answers in self._answered() for answer in answers]
+
+    def prompt_sha256(self, key: SampleKey) -> bytes:
+        """Return what tells the prompt of a sample from every other."""
+        return sha256_of_prompt(self._tokens[key[0]])
 
     def _answered(self) -> list[list[Answer]]:
         size = range(self._plan.samples_per_prompt)

@@ -36,7 +36,7 @@ from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.ports import Scorer
 from learner.progress import Progress
-from learner.scoring.messages import Completion, Reward
+from learner.scoring.messages import Completion, Reward, sha256_of_prompt
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.reasons import Reason
@@ -195,7 +195,11 @@ class RolloutService:
         reserved = [case for case in cases if case.is_reserved]
         if not reserved:
             return
-        completions = [Completion(int(c.key[0]), c.rollout.tokens) for c in reserved]
+        asked = self._desk.dispatcher.prompt_tokens
+        completions = [
+            Completion(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.rollout.group_id)))
+            for c in reserved
+        ]
         try:
             rewards = await self._scorer.score(completions)
         except ChildError as exc:

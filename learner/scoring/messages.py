@@ -4,6 +4,7 @@ Task code is the user's own: it may import anything, be slow, or crash. So it
 runs apart, is called with deadlines, and is restarted when it dies.
 """
 
+import hashlib
 from typing import Any
 
 from protocols.codec import Message
@@ -62,6 +63,13 @@ class Completion(Message, frozen=True):
     """Of its prompt."""
     tokens: bytes
     """Packed."""
+    prompt_sha256: bytes
+    """Of the prompt that was asked, packed; an answer to any other one is not scored."""
+
+
+def sha256_of_prompt(prompt_tokens: bytes) -> bytes:
+    """Return what tells a prompt, packed, from every other."""
+    return hashlib.sha256(prompt_tokens).digest()
 
 
 class Score(Message, frozen=True, tag="score"):

@@ -5,7 +5,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from learner.scoring.messages import Completion, Prompt, Prompts, Reward, Scores, TaskOpened
+from echo2swarm.errors import ConfigError
+from learner.scoring.messages import (
+    Completion,
+    Prompt,
+    Prompts,
+    Reward,
+    Scores,
+    TaskOpened,
+    sha256_of_prompt,
+)
 from learner.scoring.time_limit import call_within
 from learner.scoring.tokenization import ModelTokenizer
 from learner.tasks.base import Task
@@ -15,9 +24,14 @@ from protocols.packed import pack_tokens, unpack_tokens
 
 MAX_TEXT_CHARS: Final = 2000
 _MAX_ERROR_CHARS: Final = 500
+_MAX_SHOWN_CHARS: Final = 80
 
 OnScored = Callable[[int], None]
 """Called with how many completions are done."""
+
+
+class ChangedPromptError(Exception):
+    """A prompt is another than was asked under its number."""
 
 
 class TaskScorer:
@@ -48,7 +62,12 @@ class TaskScorer:
         else:
             task, options = open_held_out(table, seed=seed, num_trained=held_out_from)
         scorer = cls(task, tokenizer, score_limit_s=options.score_limit_s)
-        scorer.draw(0, 1)  # what is wrong with prompts shows now, not at the first step
+        # What is wrong with prompts shows now, not at the first step.
+        if scorer.draw(0, 1) != scorer.draw(0, 1):
+            raise ConfigError(
+                "[task]: it makes another prompt of number 0 each time it is asked, so that nobody "
+                "could score the answers; make_prompt must return the same for the same arguments"
+            )
         return scorer
 
     def describe(self) -> TaskOpened:
@@ -84,15 +103,27 @@ class TaskScorer:
         # SystemExit too, or a verifier's sys.exit() would end the process.
         try:
             text = self._cut(self._tokenizer.decode(unpack_tokens(completion.tokens)))
-            value = call_within(
-                self._score_limit_s, lambda: float(self._task.score(completion.index, text))
-            )
+            value = call_within(self._score_limit_s, lambda: self._reward(completion, text))
         except (Exception, SystemExit) as exc:
             error = f"{type(exc).__name__}: {exc}"[:_MAX_ERROR_CHARS]
             return Reward(None, text[:MAX_TEXT_CHARS], error)
         if not math.isfinite(value):
             return Reward(None, text[:MAX_TEXT_CHARS], f"the verifier returned {value}")
         return Reward(value, text[:MAX_TEXT_CHARS])
+
+    def _reward(self, completion: Completion, text: str) -> float:
+        """Return the reward, if the prompt of that number still is the one that was asked.
+
+        Raises:
+            ChangedPromptError: it is not.
+        """
+        prompt = self._prompt(completion.index)
+        if sha256_of_prompt(prompt.tokens) != completion.prompt_sha256:
+            raise ChangedPromptError(
+                f"prompt {completion.index} is not the one that was asked: the task makes another "
+                f"of that number now, {prompt.text[:_MAX_SHOWN_CHARS]!r}"
+            )
+        return float(self._task.score(completion.index, text))
 
     def _cut(self, text: str) -> str:
         ends = [at for stop in self._task.stop if (at := text.find(stop)) >= 0]

@@ -31,7 +31,7 @@ from learner.ports import HeldOut, Published
 from learner.resuming import choose_checkpoint
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
-from learner.scoring.messages import Completion, Prompt, Reward
+from learner.scoring.messages import Completion, Prompt, Reward, sha256_of_prompt
 from learner.tracking.metrics import Metrics
 from learner.training.messages import TrainGroup, Updated
 from protocols import activation, leases, rollouts, status
@@ -158,6 +158,8 @@ class FakeScorer:
 
     async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
         await trio.lowlevel.checkpoint()
+        for each in completions:
+            assert each.prompt_sha256 == sha256_of_prompt(pack_tokens([1, each.index % 8]))
         return [
             Reward(None, "", "no digits")
             if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)
@@ -183,6 +185,9 @@ class FakeHeldOutScorer:
     async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
         await trio.sleep(self.score_s)
         self.scored += [completion.index for completion in completions]
+        for each in completions:
+            held_out = pack_tokens([HELD_OUT_TOKEN, each.index])
+            assert each.prompt_sha256 == sha256_of_prompt(held_out)
         return [
             Reward(None, "", "no digits")
             if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)

@@ -1,6 +1,7 @@
 """A verifier that does what the completion says, good and bad."""
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -11,6 +12,13 @@ from typing import Any
 
 def make_prompt(index: int, seed: int) -> dict[str, Any]:
     return {"prompt": f"{seed}/{index}", "wanted": index}
+
+
+def make_another_prompt(_index: int, _seed: int) -> str:
+    return str(next(_numbers))
+
+
+_numbers = itertools.count()
 
 
 def make_chat(index: int, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import trio
 
 from echo2swarm.errors import ChildError, ConfigError
 from learner.scoring.client import MAX_BATCH, ScorerLimits, open_scorer
-from learner.scoring.messages import Completion
+from learner.scoring.messages import Completion, sha256_of_prompt
 from protocols.packed import pack_tokens
 from tests.learner.scoring.byte_model import make_byte_model
 from tests.learner.scoring.test_scorer import FUNCTION
@@ -35,7 +35,11 @@ def log_path(tmp_path: Path) -> Path:
 
 def completions(*texts: str) -> list[Completion]:
     """Of prompt 0, which wants "0"."""
-    return [Completion(0, pack_tokens([BYTES.index(c) for c in text])) for text in texts]
+    return [Completion(0, tokens_of(text), sha256_of_prompt(tokens_of("5/0"))) for text in texts]
+
+
+def tokens_of(text: str) -> bytes:
+    return pack_tokens([BYTES.index(c) for c in text])
 
 
 # Tokens are the printable bytes in the tokenizer's order: "!" is the first.
@@ -106,7 +110,8 @@ async def test_chats_are_rendered_without_loading_torch(model: Path, log_path: P
 
     async with open_scorer(task, model, seed=5, log_path=log_path) as scorer:
         (prompt,) = await scorer.draw(7, 1)
-        (torch,) = await scorer.score(completions("torch"))
+        asked = sha256_of_prompt(prompt.tokens)
+        (torch,) = await scorer.score([Completion(7, tokens_of("torch"), asked)])
 
     assert prompt.text == "[user] 5/7\n[assistant]"
     assert torch.reward == 0.0

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import pytest
 
 from echo2swarm.errors import ConfigError
-from learner.scoring.messages import Completion, Reward
+from learner.scoring.messages import Completion, Reward, sha256_of_prompt
 from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer
 from protocols.packed import pack_tokens, unpack_tokens
@@ -40,7 +40,8 @@ def score(scorer: TaskScorer, model: Path) -> ScoreTexts:
     tokenizer = ModelTokenizer(model)
 
     def of(*texts: str, index: int = 0) -> tuple[Reward, ...]:
-        completions = [Completion(index, pack_tokens(tokenizer.encode(t)[0])) for t in texts]
+        asked = sha256_of_prompt(scorer.draw(index, 1).prompts[0].tokens)
+        completions = [Completion(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts]
         return scorer.score(completions, lambda _: None).rewards
 
     return of
@@ -95,8 +96,31 @@ def test_a_verifier_that_fails_costs_only_that_completion(
     assert failed.text == completion
 
 
+def test_an_answer_to_another_prompt_than_that_of_its_number_gets_no_reward(
+    scorer: TaskScorer,
+) -> None:
+    right = scorer.draw(17, 1).prompts[0]
+    answers = [Completion(17, b"", sha256_of_prompt(t)) for t in (right.tokens, b"another")]
+
+    mine, others = scorer.score(answers, lambda _: None).rewards
+
+    assert mine.reward == 0.0
+    assert others.reward is None
+    assert "prompt 17 is not the one that was asked" in others.error
+    assert "'5/17'" in others.error
+
+
+def test_prompts_that_are_made_anew_each_time_are_refused_when_the_task_is_opened(
+    model: Path,
+) -> None:
+    moody = {"make_prompt": "tests.learner.scoring.sample_verifier:make_another_prompt"}
+
+    with pytest.raises(ConfigError, match=r"another prompt of number 0 each time"):
+        TaskScorer.open(FUNCTION | moody, str(model), seed=0)
+
+
 def test_tokens_that_are_not_whole_cost_only_that_completion(scorer: TaskScorer) -> None:
-    (reward,) = scorer.score([Completion(0, b"\0\0\0")], lambda _: None).rewards
+    (reward,) = scorer.score([Completion(0, b"\0\0\0", b"")], lambda _: None).rewards
 
     assert reward.reward is None
     assert "4-byte" in reward.error
@@ -111,7 +135,7 @@ def test_the_text_kept_for_the_log_is_short(score: ScoreTexts) -> None:
 def test_progress_is_told_after_each_completion(scorer: TaskScorer) -> None:
     seen: list[int] = []
 
-    scorer.score([Completion(0, b"")] * 3, seen.append)
+    scorer.score([Completion(0, b"", b"")] * 3, seen.append)
 
     assert seen == [1, 2, 3]
 
@@ -129,8 +153,9 @@ def test_the_tiny_models_task_is_asked_and_scored_in_its_own_tokens() -> None:
     assert eos is not None
 
     digits = unpack_tokens(prompt.tokens)[:3]
-    right = Completion(0, pack_tokens([*sorted(digits), eos]))
-    wrong = Completion(0, pack_tokens([*sorted(digits), 0, eos]))
+    asked = sha256_of_prompt(prompt.tokens)
+    right = Completion(0, pack_tokens([*sorted(digits), eos]), asked)
+    wrong = Completion(0, pack_tokens([*sorted(digits), 0, eos]), asked)
 
     assert len(unpack_tokens(prompt.tokens)) == len(prompt.text) == 4
     assert [r.reward for r in scorer.score([right, wrong], lambda _: None).rewards] == [1.0, 0.0]
