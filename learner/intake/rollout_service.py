@@ -197,7 +197,7 @@ class RolloutService:
             return
         asked = self._desk.dispatcher.prompt_tokens
         completions = [
-            Completion(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.rollout.group_id)))
+            Completion(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.key[0])))
             for c in reserved
         ]
         try:
