@@ -118,7 +118,7 @@ def _config(source: RunDir, options: ForkOptions) -> LearnerConfig:
         overrides.append(f"run.name={options.name}")
     if not source.config.is_file():
         raise UsageError(f"{source.config} is missing; restore it")
-    return load(source.config, overrides, environment={})
+    return load(source.config, overrides, environment={}, of_run=source.config)
 
 
 def _copy(checkpoint: Checkpoint, run_dir: RunDir) -> None:

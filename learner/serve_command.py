@@ -106,7 +106,11 @@ def load_config(options: ServeOptions) -> LearnerConfig:
             check_is_there(folder)
             raise UsageError(f"{path} is missing; restore it, or give a CONFIG.toml")
     try:
-        return config_file.load(path, overrides)
+        config = config_file.load(path, overrides)
+        if not options.resume:
+            return config
+        before = _folder(options, config) / RunDir.CONFIG
+        return config_file.load(path, overrides, of_run=before)
     except ConfigError as exc:
         # Whoever typed an option knows nothing of the key that it sets.
         text = str(exc)
@@ -125,7 +129,7 @@ def _changes(run_dir: RunDir, config: LearnerConfig) -> tuple[Change, ...]:
         ConfigError: it may not, whatever checkpoint the run goes on from.
     """
     try:
-        before = config_file.load(run_dir.config, environment={})
+        before = config_file.load(run_dir.config, environment={}, of_run=run_dir.config)
     except ConfigError as exc:
         log.warning("config.not_compared", error=str(exc), why="other software wrote it")
         return ()

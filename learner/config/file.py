@@ -7,7 +7,7 @@ environment's form of it is ``ECHO2_TABLE__KEY=value``. Whatever is wrong is one
 
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ import tomli_w
 
 from echo2swarm.errors import ConfigError
 from echo2swarm.strict import accepts, convert, table_type
+from echo2swarm.text_files import why_not_utf8, without_mark
 from learner.config.checks import check
 from learner.config.presets import PRESETS
 from learner.config.tables import LearnerConfig, TrainerTable
@@ -49,6 +50,7 @@ def load(
     overrides: Iterable[str] = (),
     *,
     environment: Mapping[str, str] | None = None,
+    of_run: Path | None = None,
 ) -> LearnerConfig:
     """Return the configuration of a run, checked.
 
@@ -59,6 +61,8 @@ def load(
         path: the TOML file; None for none.
         overrides: ``table.key=value``, as given to ``--set``.
         environment: that of the process if None.
+        of_run: what an older process resolved, if it is for the same run: what that could not
+            say yet, since its software was older, stays as it was then.
 
     Raises:
         ConfigError: whatever is wrong with it.
@@ -71,6 +75,8 @@ def load(
     file = None if path is None else _Layer(str(path), _read(path), path.resolve().parent)
     if file is not None:
         layers.append(file)
+    if of_run is not None and of_run.exists():
+        layers += _older_layers(of_run)
     return _resolve(layers, default_folder=here if file is None else file.folder)
 
 
@@ -158,12 +164,26 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: can't be read: {exc.strerror}{hint}") from exc
     if len(data) > _MAX_FILE_BYTES:
         raise ConfigError(f"{path}: over {_MAX_FILE_BYTES} bytes; is it a configuration?")
+    if why := why_not_utf8(data):
+        raise ConfigError(f"{path}: {why}")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(without_mark(data).decode())
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not a text in UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as exc:
+        raise ConfigError(f"{path}: not a text in UTF-8; save it in UTF-8") from None
+    except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: too deeply nested") from None
+
+
+def _older_layers(path: Path) -> Iterator[_Layer]:
+    """Yield what was the rule before there were keys for it, for a run that was begun so."""
+    try:
+        task = _read(path).get("task", {})
+    except ConfigError:
+        return  # who compares the two says so
+    if isinstance(task, dict) and task.get("kind") in BUILT_IN and "held_out_by" not in task:
+        yield _Layer(f"{path} (older)", {"task": {"held_out_by": "position"}}, path.parent)
 
 
 def _flag_layers(overrides: Iterable[str], folder: Path) -> list[_Layer]:

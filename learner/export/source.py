@@ -56,7 +56,7 @@ def read_run(folder: Path) -> Run:
     return Run(
         run_dir=run_dir,
         # Not with this environment's settings: as the run was resolved.
-        config=config_file.load(run_dir.config, (), environment={}),
+        config=config_file.load(run_dir.config, (), environment={}, of_run=run_dir.config),
         config_sha256=hashlib.sha256(data).hexdigest(),
     )
 

@@ -7,6 +7,7 @@ runs apart, is called with deadlines, and is restarted when it dies.
 import hashlib
 from typing import Any
 
+from learner.tasks.inputs import Input
 from protocols.codec import Message
 
 
@@ -31,6 +32,8 @@ class TaskOpened(Message, frozen=True):
     eos_token_id: int | None
     stop_token_ids: tuple[int, ...]
     """What the task wants completions to stop at, as token ids (EOS included)."""
+    inputs: tuple[Input, ...] = ()
+    """What prompts and rewards depend on, beyond the options."""
 
 
 class DrawPrompts(Message, frozen=True, tag="draw_prompts"):

@@ -19,6 +19,7 @@ from learner.scoring.time_limit import call_within
 from learner.scoring.tokenization import ModelTokenizer
 from learner.tasks.base import Task
 from learner.tasks.held_out import open_held_out
+from learner.tasks.inputs import HasInputs
 from learner.tasks.registry import open_task
 from protocols.packed import pack_tokens, unpack_tokens
 
@@ -79,6 +80,7 @@ class TaskScorer:
             vocab_size=self._tokenizer.vocab_size,
             eos_token_id=eos[0] if eos else None,
             stop_token_ids=self._tokenizer.stop_token_ids(self._task.stop),
+            inputs=self._task.inputs if isinstance(self._task, HasInputs) else (),
         )
 
     def draw(self, start: int, count: int) -> Prompts:

@@ -5,7 +5,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from learner.tasks.answers import extract
-from learner.tasks.base import EpochOrder, TaskOptions
+from learner.tasks.base import TaskOptions
+from learner.tasks.splitting import EpochOrder, split
 
 _SHOTS: Final = "4 + 3 = 7\n8 - 2 = 6\n3 - 5 = -2\n"
 
@@ -45,13 +46,18 @@ class Arithmetic:
         return float(extract(completion, "first_line") == str(answer))
 
     def _problem(self, index: int) -> tuple[int, str, int]:
-        rest, sign = divmod(self._order[index], 2)
-        a, b = divmod(rest, self._largest)
-        return a + 1, "+-"[sign], b + 1
+        return _problem(self._order[index], self._largest)
+
+
+def _problem(number: int, largest: int) -> tuple[int, str, int]:
+    rest, sign = divmod(number, 2)
+    a, b = divmod(rest, largest)
+    return a + 1, "+-"[sign], b + 1
 
 
 def open_task(options: Options, *, seed: int) -> Arithmetic:
     """Make the task ready."""
-    num_problems = 2 * options.largest**2
-    order = EpochOrder(num_problems, seed=seed, held_out_share=options.held_out_share)
-    return Arithmetic(options.largest, order)
+    problems = [_problem(number, options.largest) for number in range(2 * options.largest**2)]
+    contents = [f"{a} {sign} {b}" for a, sign, b in problems]
+    found = split(contents, share=options.held_out_share, by=options.held_out_by)
+    return Arithmetic(options.largest, EpochOrder(found, seed=seed))

@@ -2,13 +2,12 @@
 
 import random
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
 from learner.config import Table
+from learner.tasks.splitting import HeldOutBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,11 @@ class TaskOptions(Table, frozen=True, kw_only=True):
     score_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
     """A completion that takes longer to score is left out, and counted."""
     held_out_share: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.1
-    """Share of the prompts that are never trained on, for evaluation; rounded down. Where prompts
+    """About this share of the prompts is never trained on, but kept for evaluation. Where prompts
     are made without end, those of an evaluation are others anyway (docs/evaluate.md)."""
+    held_out_by: HeldOutBy = "content"
+    """Which prompts these are. "content": those whose question has a certain hash, whatever else
+    there is, so that lines can be added; "position": as older software chose them, for its runs."""
 
     path_keys: ClassVar[tuple[str, ...]] = ()
     """Options that are paths; where relative, they start from the configuration's folder."""
@@ -94,69 +96,6 @@ class HoldsOut(Protocol):
     def held_out(self) -> Task:
         """Return the task of the prompts that are never trained on."""
         ...
-
-
-class EpochOrder:
-    """Goes through ``num_items`` items again and again, each time in another order.
-
-    Args:
-        num_items: how many there are.
-        seed: decides the order.
-        held_out_share: so many of them, rounded down, are left out: the same for every seed, so
-            that runs can be compared.
-        is_held_out: go through those that are left out instead.
-    """
-
-    def __init__(
-        self,
-        num_items: int,
-        *,
-        seed: int,
-        held_out_share: float = 0.0,
-        is_held_out: bool = False,
-    ) -> None:
-        self._arguments = (num_items, seed, held_out_share)
-        items = list(range(num_items))
-        num_held_out = int(held_out_share * num_items)
-        if num_held_out:
-            random.Random("held out").shuffle(items)  # noqa: S311
-            items = sorted(items[:num_held_out] if is_held_out else items[num_held_out:])
-        elif is_held_out:
-            items = []
-        self._items = items
-        # Two epochs, since prompts of the one are scored while the next begins.
-        self._order = lru_cache(maxsize=2)(lambda epoch: _shuffled(len(items), seed, epoch))
-
-    def __len__(self) -> int:
-        """Return how many items an epoch has."""
-        return len(self._items)
-
-    def __getitem__(self, index: int) -> int:
-        """Return the item that is number ``index`` of the run."""
-        epoch, place = divmod(index, len(self._items))
-        return self._items[self._order(epoch)[place]]
-
-    def held_out(self) -> "EpochOrder":
-        """Return the order of the items that this one leaves out.
-
-        Raises:
-            ConfigError: there are none.
-        """
-        num_items, seed, share = self._arguments
-        order = EpochOrder(num_items, seed=seed, held_out_share=share, is_held_out=True)
-        if not len(order):
-            raise ConfigError(
-                f"task.held_out_share: with {share:g} of {num_items} prompts, none is held out for "
-                "evaluation; set it higher, and train with that"
-            )
-        return order
-
-
-def _shuffled(num_items: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(num_items))
-    # Seeded with text, so that neighbouring seeds and epochs have nothing in common.
-    random.Random(f"epoch {epoch} of seed {seed}").shuffle(order)  # noqa: S311
-    return order
 
 
 def seed_of(*parts: object) -> int:

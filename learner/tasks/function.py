@@ -2,15 +2,17 @@
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
 from echo2swarm.errors import ConfigError
 from echo2swarm.nearest import suggest
-from learner.tasks.base import EpochOrder, PromptText, TaskOptions, Turn
-from learner.tasks.jsonl import read_rows
+from learner.tasks.base import PromptText, TaskOptions, Turn
+from learner.tasks.inputs import Input, code_inputs
+from learner.tasks.rows import Rows, content_of, read_rows
+from learner.tasks.splitting import EpochOrder, split
 
 FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
@@ -56,10 +58,18 @@ class FunctionTask:
         self._options = options
         self._score = score
         self._item = item
+        self._sources: tuple[Input, ...] = ()
         self._field = options.prompt_field
         self.num_prompts: int | None = None
         self.description = f"scored by {options.score}"
         self.stop = options.stop
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """The verifier's source, and the file of items."""
+        names = [self._options.score, self._options.make_prompt or self._options.score]
+        modules = {name.partition(":")[0] for name in names}
+        return (*self._sources, *code_inputs("task.score", modules, self._options.folder))
 
     def prompt(self, index: int) -> PromptText:
         """Return the prompt of an item."""
@@ -100,24 +110,20 @@ def open_task(options: Options, *, seed: int) -> FunctionTask:
 
         return FunctionTask(options, score=score, item=made)
     assert options.path is not None  # noqa: S101  # for the type checker; checked above
-    rows = [row for _, row in read_rows(options.path)]
-    order = EpochOrder(len(rows), seed=seed, held_out_share=options.held_out_share)
-    return RowsTask(options, score=score, rows=rows, order=order)
+    rows = read_rows(options.path)
+    prompts = [row.prompt(options.prompt_field, key="task.prompt_field") for row in rows.rows]
+    contents = [content_of(prompt) for prompt in prompts]
+    found = split(contents, share=options.held_out_share, by=options.held_out_by)
+    return RowsTask(options, score=score, rows=rows, order=EpochOrder(found, seed=seed))
 
 
 class RowsTask(FunctionTask):
     """Items from a file."""
 
-    def __init__(
-        self,
-        options: Options,
-        *,
-        score: Score,
-        rows: Sequence[Mapping[str, Any]],
-        order: EpochOrder,
-    ) -> None:
-        super().__init__(options, score=score, item=lambda index: rows[order[index]])
+    def __init__(self, options: Options, *, score: Score, rows: Rows, order: EpochOrder) -> None:
+        super().__init__(options, score=score, item=lambda index: rows.rows[order[index]].fields)
         self._rows, self._order = rows, order
+        self._sources = (rows.source,)
         self.num_prompts = len(order)
 
     def held_out(self) -> "RowsTask":

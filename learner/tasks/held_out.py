@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from echo2swarm.errors import ConfigError
 from learner.tasks.base import HoldsOut, PromptText, Task, TaskOptions, seed_of
+from learner.tasks.inputs import HasInputs
 from learner.tasks.registry import open_task
 
 _MAX_MISSES: Final = 10_000
@@ -52,6 +53,7 @@ class OtherPrompts:
         self._next = 0
         self.description = f"{others.description}, held out"
         self.stop = others.stop
+        self.inputs = others.inputs if isinstance(others, HasInputs) else ()
 
     def prompt(self, index: int) -> PromptText:
         """Return prompt number ``index``."""

@@ -1,18 +1,17 @@
 """Questions with answers from a file of JSON lines; mathematics or exact text."""
 
-from collections.abc import Mapping, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import msgspec
-
 from echo2swarm.errors import ConfigError
-from echo2swarm.nearest import suggest
 from learner.tasks.answers import extract
-from learner.tasks.base import EpochOrder, PromptText
-from learner.tasks.math_answers import math_verifier
+from learner.tasks.base import PromptText
+from learner.tasks.inputs import Input, package_input
+from learner.tasks.math_answers import MATH_PACKAGES, math_verifier
 from learner.tasks.prompting import Prompter, PromptOptions
+from learner.tasks.rows import Row, Rows, content_of, read_rows
+from learner.tasks.splitting import EpochOrder, split
 
 
 class Options(PromptOptions, frozen=True, kw_only=True):
@@ -22,7 +21,7 @@ class Options(PromptOptions, frozen=True, kw_only=True):
     path: str
     """The file."""
     question_field: str = "question"
-    """Field with the question."""
+    """Field with the question: text, or a chat as a list of {role, content} (template "chat")."""
     answer_field: str = "answer"
     """Field with the right answer, text or a number."""
     answer_after: str = ""
@@ -37,20 +36,26 @@ class Options(PromptOptions, frozen=True, kw_only=True):
 class Jsonl:
     """The lines of a file, in an order that the seed decides, again and again."""
 
-    def __init__(self, options: Options, rows: Sequence[Mapping[str, Any]], *, seed: int) -> None:
+    def __init__(self, options: Options, rows: Rows, *, seed: int) -> None:
         num_shots = options.num_shots if options.template == "few_shot" else 0
-        if len(rows) <= num_shots:
+        if len(rows.rows) <= num_shots:
             raise ConfigError(
-                f"task.path: {options.path} has {len(rows)} lines, and the first {num_shots} "
+                f"task.path: {options.path} has {len(rows.rows)} lines, and the first {num_shots} "
                 "are worked examples (task.num_shots): nothing is left to ask"
             )
+        questions = [_question(row, options) for row in rows.rows]
         self._answer_in = options.answer_in
         self._agree = math_verifier() if options.score == "math" else None
-        self._prompter = Prompter(options, rows[:num_shots])
-        self._rows = rows[num_shots:]
+        self._prompter = Prompter(options, questions[:num_shots])
+        self._places = [row.where for row in rows.rows[num_shots:]]
+        self._rows = questions[num_shots:]
         self._name = Path(options.path).name
+        packages = MATH_PACKAGES if options.score == "math" else ()
+        self.inputs: tuple[Input, ...] = (rows.source, *package_input("task.score", *packages))
         self.stop = self._prompter.stop
-        self._follow(EpochOrder(len(self._rows), seed=seed, held_out_share=options.held_out_share))
+        contents = [content_of(row["question"]) for row in self._rows]
+        found = split(contents, share=options.held_out_share, by=options.held_out_by)
+        self._follow(EpochOrder(found, seed=seed))
 
     def _follow(self, order: EpochOrder) -> None:
         self._order = order
@@ -78,50 +83,28 @@ class Jsonl:
 
 def open_task(options: Options, *, seed: int) -> Jsonl:
     """Read the file and make the task ready."""
-    rows = [
-        _question(row, options, where=f"{options.path}, line {number}")
-        for number, row in read_rows(options.path)
-    ]
-    return Jsonl(options, rows, seed=seed)
+    return Jsonl(options, read_rows(options.path), seed=seed)
 
 
-def read_rows(path: str) -> list[tuple[int, dict[str, Any]]]:
-    """Return the objects of a file of JSON lines with their line numbers; empty lines are skipped.
-
-    Raises:
-        ConfigError: it can't be read, a line is not an object, or there is none.
-    """
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    rows = []
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    rows.append((number, decoder.decode(line)))
-                except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
-                    raise ConfigError(f"{path}, line {number}: not a JSON object: {exc}") from None
-    except OSError as exc:
-        raise ConfigError(f"task.path: can't read {path}: {exc.strerror}") from exc
-    if not rows:
-        raise ConfigError(f"task.path: {path} has no lines")
-    return rows
-
-
-def _question(row: dict[str, Any], options: Options, *, where: str) -> dict[str, Any]:
+def _question(row: Row, options: Options) -> dict[str, Any]:
     """Return a line with its question and its bare answer under those names."""
-    for key, name in (
-        ("task.question_field", options.question_field),
-        ("task.answer_field", options.answer_field),
-    ):
-        if name not in row:
-            raise ConfigError(f'{where}: no field "{name}" ({key}){suggest(name, row)}')
-    answer = str(row[options.answer_field])
+    question = row.prompt(options.question_field, key="task.question_field")
+    if not isinstance(question, str) and options.template != "chat":
+        raise ConfigError(
+            f'{row.where}: field "{options.question_field}" (task.question_field) is a chat, for '
+            f'which task.template must be "chat", not "{options.template}"'
+        )
+    answer = row.answer(options.answer_field, key="task.answer_field")
     if options.answer_after:
         _, found, answer = answer.rpartition(options.answer_after)
         if not found:
             raise ConfigError(
-                f"{where}: its answer does not contain {options.answer_after!r} (task.answer_after)"
+                f"{row.where}: its answer does not contain {options.answer_after!r} "
+                "(task.answer_after)"
             )
-    return {**row, "question": str(row[options.question_field]), "answer": answer.strip()}
+        if not answer.strip():
+            raise ConfigError(
+                f"{row.where}: its answer has nothing behind {options.answer_after!r} "
+                "(task.answer_after)"
+            )
+    return {**row.fields, "question": question, "answer": answer.strip()}

@@ -7,10 +7,13 @@ such limit around all of a completion already, so those of the library are off.
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from echo2swarm.errors import ConfigError
 from echo2swarm.extras import install_extra
+
+MATH_PACKAGES: Final = ("math-verify", "latex2sympy2-extended", "sympy")
+"""What decides whether two answers are the same."""
 
 
 def math_verifier() -> Callable[[str, str], bool]:

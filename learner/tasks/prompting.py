@@ -21,7 +21,8 @@ class PromptOptions(TaskOptions, frozen=True, kw_only=True):
     """"plain": the question as it is; "chat": with the model's chat template; "few_shot": behind
     worked examples, in plain text."""
     system: str = ""
-    """System message, for template = "chat"; none if empty."""
+    """System message, for template = "chat"; none if empty. A chat of the data that begins with one
+    keeps its own."""
     instruction: str = ""
     """Put behind the question on a line of its own; for "plain" and "chat"."""
     num_shots: Annotated[int, msgspec.Meta(ge=0, le=64)] = 3
@@ -37,7 +38,7 @@ class PromptOptions(TaskOptions, frozen=True, kw_only=True):
 
 
 Fields = Mapping[str, Any]
-"""Of one question; ``question`` and ``answer`` are always there."""
+"""Of one question; ``question``, text or a chat, and ``answer`` are always there."""
 
 
 class Prompter:
@@ -76,13 +77,27 @@ class Prompter:
             asked = _filled(options.example.removesuffix(_ANSWER), fields)
             # Tokenizers join a space to the word behind it: it is for the model to write.
             return self._examples + asked.rstrip(" ")
-        question = str(fields["question"])
+        question = fields["question"]
+        if not isinstance(question, str):
+            return self._chat(question)
         if options.instruction:
             question = f"{question}\n{options.instruction}"
         if options.template == "plain":
             return question
         system = (Turn("system", options.system),) if options.system else ()
         return (*system, Turn("user", question))
+
+    def _chat(self, turns: tuple[Turn, ...]) -> PromptText:
+        """Return a chat of the data with what the options add."""
+        options = self._options
+        if options.system and turns[0].role != "system":
+            turns = (Turn("system", options.system), *turns)
+        if options.instruction and turns[-1].role == "user":
+            asked = f"{turns[-1].content}\n{options.instruction}"
+            turns = (*turns[:-1], Turn("user", asked))
+        elif options.instruction:
+            turns = (*turns, Turn("user", options.instruction))
+        return turns
 
 
 def _filled(template: str, fields: Fields) -> str:

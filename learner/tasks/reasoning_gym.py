@@ -12,6 +12,7 @@ from echo2swarm.extras import install_extra
 from echo2swarm.nearest import suggest
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText, seed_of
+from learner.tasks.inputs import Input, package_input
 from learner.tasks.prompting import Prompter, PromptOptions
 
 _EPOCH: Final = 10_000
@@ -47,6 +48,7 @@ class ReasoningGym:
     def __init__(self, options: Options, *, seed: int) -> None:
         self._options = options
         self.description = f"reasoning-gym: {options.dataset}"
+        self.inputs: tuple[Input, ...] = tuple(package_input("task.dataset", "reasoning-gym"))
         # Two epochs, since prompts of the one are scored while the next begins.
         self._dataset = lru_cache(maxsize=2)(
             lambda epoch: _open(options, seed=seed_of("reasoning-gym", seed, epoch))

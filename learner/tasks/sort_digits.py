@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from learner.tasks.base import EpochOrder, TaskOptions
+from learner.tasks.base import TaskOptions
+from learner.tasks.splitting import EpochOrder, split
 
 
 class Options(TaskOptions, frozen=True, kw_only=True):
@@ -42,5 +43,7 @@ class SortDigits:
 
 def open_task(options: Options, *, seed: int) -> SortDigits:
     """Make the task ready."""
-    order = EpochOrder(10**options.num_digits, seed=seed, held_out_share=options.held_out_share)
-    return SortDigits(options.num_digits, order)
+    num_digits = options.num_digits
+    contents = [f"{number:0{num_digits}d}" for number in range(10**num_digits)]
+    found = split(contents, share=options.held_out_share, by=options.held_out_by)
+    return SortDigits(num_digits, EpochOrder(found, seed=seed))

@@ -41,6 +41,7 @@ def test_an_empty_file_is_the_defaults_with_the_default_task(write: WriteFile) -
         "largest": 9,
         "score_limit_s": 10.0,
         "held_out_share": 0.1,
+        "held_out_by": "content",
     }
 
 
@@ -164,7 +165,7 @@ def test_other_variables_of_ours_are_left_alone() -> None:
         ('[task]\nkind = "arithmetik"', 'task.kind: no "arithmetik"; did you mean "arithmetic"?'),
         ("[task]\nkind = 3", "task.kind: expected the name of a kind, got 3"),
         ("[run\n", "not valid TOML"),
-        ("x = " + "[" * 5000, "not valid TOML"),
+        ("x = " + "[" * 5000, "too deeply nested"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_in_one_line_with_file_and_key(
@@ -302,6 +303,7 @@ def test_the_resolved_configuration_reads_back_as_the_same(
                 "num_digits": 3,
                 "score_limit_s": 1.0,
                 "held_out_share": 0.2,
+                "held_out_by": "position",
             }
         },
         LearnerConfig,
@@ -359,3 +361,38 @@ def test_nothing_is_commented_where_every_key_is_set() -> None:
     )
 
     assert commented(text) == []
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf[run]\r\nnum_steps = 7\r\n")
+
+    assert read(path).run.num_steps == 7
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_a_file_in_another_encoding_is_refused_with_what_to_do(
+    tmp_path: Path, encoding: str
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes("[run]\nnum_steps = 7\n".encode(encoding))
+
+    with pytest.raises(ConfigError, match=r"run\.toml: it .*; save it in UTF-8$"):
+        read(path)
+
+
+def test_a_run_that_older_software_began_keeps_what_it_holds_out(tmp_path: Path) -> None:
+    before, mine = tmp_path / "config.toml", tmp_path / "run.toml"
+    before.write_text('[task]\nkind = "sort_digits"\nnum_digits = 3\nheld_out_share = 0.1\n')
+    mine.write_text('[task]\nkind = "sort_digits"\n')
+
+    assert read(mine).task["held_out_by"] == "content"
+    for path in (before, mine):
+        old = load(path, environment={}, of_run=before)
+        assert old.task["held_out_by"] == "position"
+        # Once it is resolved, it says so itself.
+        again = tmp_path / "again.toml"
+        again.write_text(resolved(old))
+        assert load(again, environment={}, of_run=again) == old
+    asked = load(mine, ['task.held_out_by="content"'], environment={}, of_run=before)
+    assert asked.task["held_out_by"] == "content"

@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.errors import ConfigError
-from learner.tasks.base import EpochOrder, PromptText
+from learner.tasks.base import PromptText
 from learner.tasks.held_out import OtherPrompts, open_held_out
 from learner.tasks.registry import open_task
+from learner.tasks.splitting import EpochOrder, HeldOutBy, is_held_out, normalized, split
 
+BY: tuple[HeldOutBy, ...] = ("content", "position")
+OLD_CHOICE = (13, 15, 24)
 CHAIN_SUM = {
     "kind": "reasoning_gym",
     "dataset": "chain_sum",
@@ -22,28 +25,70 @@ CHAIN_SUM = {
 }
 
 
-@given(num_items=st.integers(1, 60), share=st.floats(0, 0.9), seed=st.integers(0, 3))
-def test_every_item_is_either_trained_on_or_held_out_whatever_the_seed(
-    num_items: int, share: float, seed: int
-) -> None:
-    trained = EpochOrder(num_items, seed=seed, held_out_share=share)
-    left_out = set(range(num_items)) - {trained[i] for i in range(3 * len(trained))}
+ROWS = st.lists(st.text("abc ", max_size=3), min_size=1, max_size=60)
 
-    assert len(left_out) == int(share * num_items)
-    if left_out:
+
+@given(rows=ROWS, share=st.floats(0, 0.9), seed=st.integers(0, 3), by=st.sampled_from(BY))
+def test_every_item_is_either_trained_on_or_held_out_whatever_the_seed(
+    rows: list[str], share: float, seed: int, by: HeldOutBy
+) -> None:
+    if by == "content" and all(is_held_out(normalized(row), share) for row in rows):
+        with pytest.raises(ConfigError, match="all are held out"):
+            split(rows, share=share, by=by)
+        return
+    trained = EpochOrder(split(rows, share=share, by=by), seed=seed)
+    asked = {trained[i] for i in range(3 * len(trained))}
+    if len(asked) < len(rows):
         held_out = trained.held_out()
-        assert {held_out[i] for i in range(len(held_out))} == left_out
-        other = EpochOrder(num_items, seed=seed + 1, held_out_share=share).held_out()
+        left_out = {held_out[i] for i in range(len(held_out))}
+        assert not left_out & asked
+        if by == "position":
+            assert left_out | asked == set(range(len(rows)))
+        else:
+            assert {normalized(rows[i]) for i in left_out | asked} == set(map(normalized, rows))
+        other = EpochOrder(split(rows, share=share, by=by), seed=seed + 1).held_out()
         assert {other[i] for i in range(len(other))} == left_out
     else:
         with pytest.raises(ConfigError, match=r"task.held_out_share: .* none is held out"):
             trained.held_out()
 
 
+@given(rows=ROWS, more=ROWS, at=st.integers(0, 60), share=st.floats(0, 0.9))
+def test_lines_that_are_added_move_no_line_between_training_and_evaluation(
+    rows: list[str], more: list[str], at: int, share: float
+) -> None:
+    try:
+        before = split(rows, share=share, by="content")
+        after = split([*rows[:at], *more, *rows[at:]], share=share, by="content")
+    except ConfigError:
+        return  # nothing to train on
+    longer = [*rows[:at], *more, *rows[at:]]
+    old_held_out = {normalized(rows[i]) for i in before.held_out}
+    new_held_out = {normalized(longer[i]) for i in after.held_out}
+
+    assert old_held_out <= new_held_out
+    assert not old_held_out & {normalized(longer[i]) for i in after.trained}
+    assert not {normalized(rows[i]) for i in before.trained} & new_held_out
+
+
+def test_about_the_share_is_held_out_and_what_is_there_twice_is_asked_once() -> None:
+    rows = [f"question {i}" for i in range(2000)]
+
+    found = split([*rows, *(f" {row}\n" for row in rows)], share=0.1, by="content")
+
+    assert 150 < len(found.held_out) < 250
+    assert len(found.trained) == 4000 - 2 * len(found.held_out)
+
+
+def test_a_run_that_was_begun_by_older_software_holds_out_what_it_did() -> None:
+    # As chosen by the version that knew nothing else.
+    assert split(["x"] * 30, share=0.1, by="position").held_out == OLD_CHOICE
+
+
 @pytest.fixture
 def tables(tmp_path: Path) -> list[Mapping[str, Any]]:
     path = tmp_path / "rows.jsonl"
-    rows = [{"question": f"{i} + 1?", "prompt": f"{i}", "answer": i + 1} for i in range(40)]
+    rows = [{"question": f"{i} + 1?", "prompt": f"{i}", "answer": i + 1} for i in range(100)]
     path.write_text("\n".join(map(json.dumps, rows)))
     return [
         {"kind": "arithmetic"},

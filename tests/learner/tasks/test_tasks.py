@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.errors import ConfigError
-from learner.tasks.base import EpochOrder, Task, Turn
+from learner.tasks.base import Task, Turn
 from learner.tasks.registry import check_table, open_task
+from learner.tasks.splitting import EpochOrder, everything
 
 CHAIN_SUM: dict[str, Any] = {
     "kind": "reasoning_gym",
@@ -46,7 +47,7 @@ def jsonl(tmp_path: Path) -> Path:
 
 @given(num_items=st.integers(1, 50), seed=st.integers(0, 5), epoch=st.integers(0, 100))
 def test_an_epoch_has_every_item_once(num_items: int, seed: int, epoch: int) -> None:
-    order = EpochOrder(num_items, seed=seed)
+    order = EpochOrder(everything(num_items), seed=seed)
 
     items = [order[epoch * num_items + i] for i in range(num_items)]
 
@@ -55,7 +56,7 @@ def test_an_epoch_has_every_item_once(num_items: int, seed: int, epoch: int) -> 
 
 def test_epochs_and_seeds_differ_in_order_and_the_same_seed_does_not() -> None:
     def first(seed: int, epoch: int) -> list[int]:
-        order = EpochOrder(50, seed=seed)
+        order = EpochOrder(everything(50), seed=seed)
         return [order[50 * epoch + i] for i in range(50)]
 
     assert first(0, 0) == first(0, 0)
@@ -63,7 +64,7 @@ def test_epochs_and_seeds_differ_in_order_and_the_same_seed_does_not() -> None:
 
 
 def test_order_does_not_depend_on_what_was_asked_before() -> None:
-    fresh, used = EpochOrder(20, seed=1), EpochOrder(20, seed=1)
+    fresh, used = EpochOrder(everything(20), seed=1), EpochOrder(everything(20), seed=1)
     for index in random.Random(0).choices(range(200), k=50):
         used[index]
 
@@ -286,6 +287,7 @@ def test_a_function_scores_items_of_a_file(tmp_path: Path, monkeypatch: pytest.M
             "score": "my_verifier:score",
             "folder": str(tmp_path),
             "path": str(tmp_path / "items.jsonl"),
+            "held_out_share": 0,
         }
     )
 
@@ -293,6 +295,100 @@ def test_a_function_scores_items_of_a_file(tmp_path: Path, monkeypatch: pytest.M
 
     assert scores == {"plain": 3.0, (Turn("user", "hi"),): 6.0}
     assert task.num_prompts == 2
+
+
+CHAT = '[{"role": "user", "content": "1 + 1?"}]'
+
+
+def rows_file(tmp_path: Path, content: str | bytes) -> str:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def test_a_question_that_is_a_chat_is_asked_as_one(tmp_path: Path) -> None:
+    path = rows_file(tmp_path, f'{{"question": {CHAT}, "answer": 2}}\n')
+    table = {"kind": "jsonl", "path": path, "held_out_share": 0}
+
+    plain = opened(table)
+    more = opened(table | {"system": "Be brief.", "instruction": "Think."})
+
+    assert plain.prompt(0) == (Turn("user", "1 + 1?"),)
+    assert more.prompt(0) == (Turn("system", "Be brief."), Turn("user", "1 + 1?\nThink."))
+    assert plain.score(0, "2") == 1.0
+    with pytest.raises(ConfigError, match=r'line 1: field "question" .* must be "chat", not "pl'):
+        opened(table | {"template": "plain"})
+
+
+def test_a_chat_keeps_its_own_system_message_and_is_instructed_at_its_end(tmp_path: Path) -> None:
+    chat = [
+        {"role": "system", "content": "Mine."},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "3"},
+    ]
+    path = rows_file(tmp_path, json.dumps({"question": chat, "answer": 2}))
+    table = {"kind": "jsonl", "path": path, "held_out_share": 0}
+
+    prompt = opened(table | {"system": "Yours.", "instruction": "Again."}).prompt(0)
+
+    assert prompt == (*(Turn(t["role"], t["content"]) for t in chat), Turn("user", "Again."))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"question": null, "answer": 1}', 'field "question" (task.question_field): expected'),
+        ('{"question": 7, "answer": 1}', 'field "question" (task.question_field): expected'),
+        ('{"question": " ", "answer": 1}', 'field "question" (task.question_field): expected'),
+        ('{"question": [], "answer": 1}', 'field "question" (task.question_field): expected'),
+        ('{"question": [{"role": "user"}], "answer": 1}', 'field "question" (task.question_fi'),
+        ('{"question": "q", "answer": null}', 'field "answer" (task.answer_field): expected'),
+        ('{"question": "q", "answer": ["1", "2"]}', 'field "answer" (task.answer_field): exp'),
+        ('{"question": "q", "answer": {"x": 1}}', 'field "answer" (task.answer_field): expec'),
+        ('{"question": "q", "answer": true}', 'field "answer" (task.answer_field): expected'),
+        ('{"question": "q", "answer": ""}', 'field "answer" (task.answer_field): expected'),
+        ('{"question": "q\\ud800", "answer": 1}', "not a JSON object: half of a pair of surro"),
+        ('{"question": "q", "answer": 1}\0', "not a JSON object"),
+        ('{"question": ' + "[" * 9000, "too deeply nested"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_with_file_line_and_field(
+    tmp_path: Path, row: str, message: str
+) -> None:
+    path = rows_file(tmp_path, '{"question": "q", "answer": 1}\n' * 200 + row + "\n")
+
+    with pytest.raises(ConfigError) as caught:
+        opened({"kind": "jsonl", "path": path})
+
+    assert str(caught.value).startswith(f"{path}, line 201: {message}")
+    assert len(str(caught.value)) < 300 + len(path)
+
+
+@pytest.mark.parametrize("value", ["7", "null", '""', "[1]", '[{"role": "user"}]'])
+def test_an_item_whose_prompt_is_neither_text_nor_a_chat_is_refused_at_the_start(
+    tmp_path: Path, value: str
+) -> None:
+    path = rows_file(tmp_path, f'{{"prompt": "good"}}\n{{"prompt": {value}}}\n')
+
+    with pytest.raises(ConfigError, match=r'line 2: field "prompt" \(task\.prompt_field\): exp'):
+        opened({"kind": "function", "score": SCORE, "path": path})
+
+
+def test_a_byte_order_mark_and_line_ends_of_other_systems_are_no_part_of_the_data(
+    tmp_path: Path,
+) -> None:
+    line = '{"question": "q", "answer": 1}\r\n'
+    path = rows_file(tmp_path, b"\xef\xbb\xbf" + line.encode() * 3)
+
+    assert opened({"kind": "jsonl", "path": path, "held_out_share": 0}).num_prompts == 3
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+def test_data_in_another_encoding_is_refused_with_what_to_do(tmp_path: Path, encoding: str) -> None:
+    path = rows_file(tmp_path, '{"question": "q", "answer": 1}\n'.encode(encoding))
+
+    with pytest.raises(ConfigError, match=r"rows\.jsonl: it .*; save it in UTF-8$"):
+        opened({"kind": "jsonl", "path": path})
 
 
 SCORE = "tests.learner.scoring.sample_verifier:score"
