@@ -24,6 +24,7 @@ from protocols.ticket import Ticket
 STATUS_FILE: Final = "status.json"
 
 _CONNECT_TIMEOUT_S: Final = 5.0
+_DHT: Final = "the DHT"
 
 
 class StatusClient:
@@ -77,7 +78,7 @@ class StatusClient:
         if self._network.connected_peers():
             # The learner has moved; those who take part know where to.
             for found in (await self._network.find_peer(learner), await self._advertised(learner)):
-                if found is not None and await self._try(found, failures):
+                if found is not None and await self._try(found, failures, told_by=_DHT):
                     return
         reasons = "; ".join(dict.fromkeys(failures)) or "nobody whom the ticket names knows it"
         raise NetworkError(
@@ -85,9 +86,11 @@ class StatusClient:
             "Is it running, and this machine online?"
         )
 
-    async def _try(self, info: PeerInfo, failures: list[str]) -> bool:
+    async def _try(
+        self, info: PeerInfo, failures: list[str], *, told_by: str | None = None
+    ) -> bool:
         try:
-            await self._network.connect(info, timeout_s=_CONNECT_TIMEOUT_S)
+            await self._network.connect(info, timeout_s=_CONNECT_TIMEOUT_S, told_by=told_by)
         except NetworkError as exc:
             failures.append(str(exc))
             return False

@@ -90,6 +90,7 @@ async def _join(config: NodeConfig, identity: Identity) -> bool:
             identity,
             config.listen,
             advertise=config.advertise,
+            ticket_addresses=config.ticket.addresses,
             go_betweens=[config.ticket.learner_peer] if config.is_hole_punching else [],
         ) as network:
             log.info("network.open", addresses=network.addresses())

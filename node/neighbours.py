@@ -95,7 +95,7 @@ class Neighbours:
     async def _reach(self, info: PeerInfo, limiter: trio.CapacityLimiter) -> None:
         async with limiter:
             try:
-                await self._network.connect(info, timeout_s=CONNECT_S)
+                await self._network.connect(info, timeout_s=CONNECT_S, told_by=info.peer)
             except NetworkError as exc:
                 self._reached.discard(info.peer)
                 backoff, _ = self._trouble.get(info.peer, (None, 0.0))

@@ -37,7 +37,8 @@ class Entrance(Message, frozen=True):
     token: Token
     """To be shown to it, once: the first bytes inside TLS."""
     addresses: Annotated[tuple[Address, ...], msgspec.Meta(max_length=MAX_ADDRESSES)]
-    """Where it may be dialled, besides where it has been."""
+    """Where it may be dialled. Only the ports count: the host is the one that it is connected
+    from."""
 
 
 class Ask(Message, frozen=True, tag="ask"):
@@ -64,7 +65,7 @@ class Offer(Message, frozen=True, tag="offer"):
 
 
 class Called(Message, frozen=True, tag="called"):
-    """Answer to :class:`CallBack`: the connection is there, its token shown."""
+    """Answer to :class:`CallBack`, before anything is dialled: a connection will come, or none."""
 
 
 class Obstacle(StrEnum):
@@ -75,7 +76,7 @@ class Obstacle(StrEnum):
     BUSY = "busy"
     """Too many bulk connections already."""
     UNREACHABLE = "unreachable"
-    """No address answered under the certificate."""
+    """There is no address to dial."""
 
 
 class Refused(Message, frozen=True, tag="refused"):

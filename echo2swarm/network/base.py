@@ -123,8 +123,18 @@ class Network(Protocol):
         """Return the ends of a connection to ``peer``; None if there is none."""
         ...
 
-    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+    async def connect(
+        self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
+    ) -> None:
         """Connect to a peer, trying each address; does nothing if connected.
+
+        Args:
+            info: whom, and where.
+            timeout_s: for all addresses together.
+            told_by: who named these addresses, if that was a peer: then only some kinds of
+                address are dialled (:mod:`echo2swarm.network.dial_policy`), and only so many
+                of one who told. None: the run's owner or the person at this machine did, by a
+                ticket or a configuration; that is always followed.
 
         Raises:
             NetworkError: no address answered; the message names the peer and each address.

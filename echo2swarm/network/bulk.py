@@ -20,11 +20,12 @@ import trio
 from echo2swarm.errors import NetworkError
 from echo2swarm.network import bulk_tls
 from echo2swarm.network.addresses import merge
-from echo2swarm.network.bulk_dial import DIAL_S, dial
+from echo2swarm.network.bulk_dial import DIAL_S, Caller, dial, place_of
 from echo2swarm.network.bulk_routes import Routes, Way
 from echo2swarm.network.bulk_socket import BrokenError, Filling, TlsSocket
 from echo2swarm.network.bulk_stream import TlsStream
 from echo2swarm.network.bulk_tickets import Tickets
+from echo2swarm.network.dial_policy import DialPolicy
 from echo2swarm.network.serving import Service
 from echo2swarm.network.throttle import Throttle
 from protocols.bulk import (
@@ -50,11 +51,18 @@ CALL_BACK_S: Final = 2 * DIAL_S
 MAX_STREAMS: Final = 256
 MAX_STREAMS_PER_PEER: Final = 32
 MAX_THREADS: Final = 4
+MAX_PORTS: Final = 2
+"""Of one host that are dialled for one entrance: a port is open for both kinds of IP at most."""
+MAX_CALL_BACKS: Final = 64
+MAX_CALL_BACKS_PER_PEER: Final = 4
+"""At once. Each holds its place as long as the longest dial takes, whatever came of it."""
 
 Call = Callable[[PeerId, bytes, float], Awaitable[bytes]]
 """Asks a peer over libp2p (peer, request, seconds); returns its reply, or raises NetworkError."""
 Where = Callable[[PeerId], Sequence[str]]
-"""Returns where a peer has been reached or says it may be, the best first."""
+"""Returns where a peer has proven its key, the best first."""
+HostOf = Callable[[PeerId], str | None]
+"""Returns the IP address from which a peer is connected to us."""
 
 _log = structlog.get_logger()
 
@@ -79,6 +87,8 @@ class Bulk:
     Args:
         call: asks a peer.
         where: knows where peers are.
+        host_of: knows from where they are connected.
+        policy: decides what is dialled.
         addresses: our own; empty if nobody can dial us.
         services: what is served here, by protocol; looked up at each stream.
         nursery: runs the handlers of streams for which we dialled.
@@ -89,12 +99,17 @@ class Bulk:
         *,
         call: Call,
         where: Where,
+        host_of: HostOf,
+        policy: DialPolicy,
         addresses: Sequence[str],
         services: dict[str, Service],
         nursery: trio.Nursery,
     ) -> None:
         self._call = call
         self._where = where
+        self._host_of = host_of
+        self._policy = policy
+        self._calling_back: Counter[PeerId] = Counter()
         self._addresses = merge(addresses)
         self._services = services
         self._nursery = nursery
@@ -138,7 +153,8 @@ class Bulk:
     async def _dial(self, peer: PeerId, protocol: str) -> TlsSocket | Obstacle:
         match await self._ask(peer, Ask(protocol), ANSWER_S):
             case Offer(entrance):
-                return await self._enter(peer, entrance) or Obstacle.UNREACHABLE
+                places = merge(self._where(peer), self._places_at_its_host(peer, entrance))
+                return await self._enter(peer, entrance, places) or Obstacle.UNREACHABLE
             case Refused(why):
                 return why
             case Called():
@@ -175,9 +191,30 @@ class Bulk:
         reply: Reply = decode(frame, Reply, max_bytes=MAX_MESSAGE_BYTES)
         return reply
 
-    async def _enter(self, peer: PeerId, entrance: Entrance) -> TlsSocket | None:
-        addresses = (*self._where(peer), *entrance.addresses)
-        return await dial(addresses, entrance, self._dialling, self._threads)
+    async def _enter(
+        self, peer: PeerId, entrance: Entrance, places: Sequence[str]
+    ) -> TlsSocket | None:
+        caller = Caller(
+            begin=lambda where: (
+                not self._policy.begin(peer, where, told_by=peer, now_s=trio.current_time())
+            ),
+            reached=partial(self._policy.reached, peer),
+            failed=partial(self._policy.failed, peer),
+        )
+        return await dial(places, entrance, self._dialling, self._threads, caller)
+
+    def _places_at_its_host(self, peer: PeerId, entrance: Entrance) -> tuple[str, ...]:
+        """Return the ports that a peer names, at the host from which it is connected to us.
+
+        Whatever host it names: it has nobody dialled but itself.
+        """
+        host = self._host_of(peer)
+        if host is None:
+            return ()
+        ports = dict.fromkeys(p.port for p in map(place_of, entrance.addresses) if p is not None)
+        family = "ip6" if ":" in host else "ip4"
+        places = (f"/{family}/{host}/tcp/{port}" for port in ports)
+        return tuple(where for where in places if not self._policy.objection(where))[:MAX_PORTS]
 
     def _entrance(self, token: bytes) -> Entrance:
         return Entrance(self._certificate.sha256, token, self._addresses)
@@ -198,13 +235,39 @@ class Bulk:
             case Ask(protocol):
                 return self._offer(peer, protocol)
             case CallBack(protocol, entrance):
-                connection = await self._enter(peer, entrance)
-                if connection is None:
+                places = self._places_at_its_host(peer, entrance)
+                if not places:
                     return Refused(Obstacle.UNREACHABLE)
-                self._nursery.start_soon(self._serve, connection, peer, protocol)
+                if not self._may_call_back(peer):
+                    return Refused(Obstacle.BUSY)
+                self._calling_back[peer] += 1
+                self._nursery.start_soon(self._call_back, peer, protocol, entrance, places)
                 return Called()
             case _:
                 assert_never(asked)
+
+    def _may_call_back(self, peer: PeerId) -> bool:
+        return (
+            self._calling_back[peer] < MAX_CALL_BACKS_PER_PEER
+            and self._calling_back.total() < MAX_CALL_BACKS
+        )
+
+    async def _call_back(
+        self, peer: PeerId, protocol: str, entrance: Entrance, places: Sequence[str]
+    ) -> None:
+        """Dial a peer that was told so before: neither the answer nor its time tells what came."""
+        connection: TlsSocket | None = None
+        began_s = trio.current_time()
+        try:
+            connection = await self._enter(peer, entrance, places)
+            if connection is None:
+                # How soon there is room again must not tell what is at the port, either.
+                await trio.sleep_until(began_s + DIAL_S)
+        finally:
+            self._calling_back[peer] -= 1
+            self._calling_back += Counter()  # drops those at zero
+        if connection is not None:
+            await self._serve(connection, peer, protocol)
 
     def _offer(self, peer: PeerId, protocol: str) -> Offer | Refused:
         if not self._addresses:

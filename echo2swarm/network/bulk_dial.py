@@ -1,7 +1,7 @@
 """Making a TLS connection to one of several addresses, to whoever has a certain certificate."""
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +25,16 @@ class Place:
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who decides about dials, and hears what came of them; all by multiaddress."""
+
+    begin: Callable[[str], bool]
+    """Whether a dial may be made now; it is counted then."""
+    reached: Callable[[str], None]
+    failed: Callable[[str], None]
+
+
 def place_of(address: str) -> Place | None:
     """Return where a multiaddress leads, if that is a plain TCP port."""
     match address.split("/"):
@@ -41,6 +51,7 @@ async def dial(
     entrance: Entrance,
     context: ssl.SSLContext,
     threads: trio.CapacityLimiter,
+    caller: Caller,
 ) -> TlsSocket | None:
     """Return a connection through ``entrance``, its token shown; None if no address has it.
 
@@ -48,12 +59,16 @@ async def dial(
     """
     found: list[TlsSocket] = []
 
-    async def attempt(place: Place, after_s: float) -> None:
+    async def attempt(where: str, place: Place, after_s: float) -> None:
         await trio.sleep(after_s)
+        if not caller.begin(where):
+            return
         try:
             connection = await _connect(place, entrance.certificate_sha256, context, threads)
         except (BrokenError, OSError):
+            caller.failed(where)
             return  # Another address may do.
+        caller.reached(where)
         found.append(connection)
         nursery.cancel_scope.cancel()
 
@@ -61,9 +76,9 @@ async def dial(
     try:
         with trio.move_on_after(DIAL_S):
             async with trio.open_nursery() as nursery:
-                places = dict.fromkeys(filter(None, map(place_of, addresses)))
-                for number, place in enumerate(tuple(places)[:MAX_DIALS]):
-                    nursery.start_soon(attempt, place, number * STAGGER_S)
+                places = {place: where for where in addresses if (place := place_of(where))}
+                for number, (place, where) in enumerate(tuple(places.items())[:MAX_DIALS]):
+                    nursery.start_soon(attempt, where, place, number * STAGGER_S)
         if not found:
             return None
         await found[0].send(entrance.token)

@@ -37,6 +37,10 @@ ANNOUNCE_S: Final = (0.0, 5.0, 20.0, 60.0)
 """The first announcements come quickly: they reach only who is known so far."""
 REANNOUNCE_S: Final = 600.0
 
+_BOOK: Final = "the last start"
+_DHT: Final = "the DHT"
+"""Who told of an address, where no peer can be named for it."""
+
 _log = structlog.get_logger()
 
 
@@ -135,18 +139,24 @@ class Discovery:
         remembered = () if connected else self._book.peers()[:MAX_REMEMBERED_TRIED]
         limiter = trio.CapacityLimiter(MAX_PARALLEL_DIALS)
 
-        async def reach(info: PeerInfo) -> None:
+        async def reach(info: PeerInfo, told_by: str | None) -> None:
             async with limiter:
-                await self._reach(info)
+                await self._reach(info, told_by=told_by)
 
         async with trio.open_nursery() as nursery:
-            for info in _merged(self._boot, remembered):
-                nursery.start_soon(reach, info)
+            for info in self._boot:
+                nursery.start_soon(reach, info, None)
+            named = {info.peer: info.addresses for info in self._boot}
+            for info in remembered:
+                others = tuple(a for a in info.addresses if a not in named.get(info.peer, ()))
+                if others:
+                    elsewhere = PeerInfo(peer=info.peer, addresses=others)
+                    nursery.start_soon(reach, elsewhere, _BOOK)
 
-    async def _reach(self, info: PeerInfo) -> bool:
+    async def _reach(self, info: PeerInfo, *, told_by: str | None) -> bool:
         """Connect to one peer; complains only the first time it fails."""
         try:
-            await self._network.connect(info, timeout_s=CONNECT_S)
+            await self._network.connect(info, timeout_s=CONNECT_S, told_by=told_by)
         except NetworkError as exc:
             if info.peer == self._learner:
                 self._trouble = str(exc)
@@ -174,7 +184,7 @@ class Discovery:
         info = PeerInfo(
             peer=self._learner, addresses=merge(await self._look_up(self._learner), known)
         )
-        return info if info.addresses and await self._reach(info) else None
+        return info if info.addresses and await self._reach(info, told_by=_DHT) else None
 
     async def _look_up(self, peer: PeerId) -> tuple[str, ...]:
         """Return what the DHT knows of a peer's addresses; its own advert comes first."""
@@ -231,7 +241,7 @@ class Discovery:
             if info.peer in connected:
                 self._book.saw(info, now_unix_s=self._unix_now_s())
             elif len(connected - {self._learner}) < NUM_NEIGHBOURS and info.addresses:
-                await self._reach(info)
+                await self._reach(info, told_by=_DHT)
 
     # Being found.
 
@@ -270,11 +280,3 @@ class Discovery:
             address_book.save(encoded, self._book_path)
         except StoreError as exc:
             _log.warning("address_book.not_saved", error=str(exc))
-
-
-def _merged(*groups: Sequence[PeerInfo]) -> list[PeerInfo]:
-    """Return every peer once, with all its addresses."""
-    found: dict[PeerId, tuple[str, ...]] = {}
-    for info in (info for group in groups for info in group):
-        found[info.peer] = merge(found.get(info.peer, ()), info.addresses)
-    return [PeerInfo(peer=peer, addresses=addresses) for peer, addresses in found.items()]

@@ -21,7 +21,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from echo2swarm.errors import NetworkError
 from echo2swarm.identity import Identity
 from echo2swarm.network import libp2p_tcp
-from echo2swarm.network.addresses import join_address
+from echo2swarm.network.addresses import group_by_peer, join_address
 from echo2swarm.network.base import (
     Ends,
     Handler,
@@ -32,11 +32,13 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
-from echo2swarm.network.bulk import CALL_BACK_S, Bulk
+from echo2swarm.network.bulk import ANSWER_S, Bulk
 from echo2swarm.network.bulk_stream import TlsStream
+from echo2swarm.network.dial_policy import DialPolicy
 from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p_dht import Dht
 from echo2swarm.network.libp2p_ends import ends_of, open_connections
+from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_go_between import LIMITS as ASK_LIMITS
 from echo2swarm.network.libp2p_go_between import GoBetween
 from echo2swarm.network.libp2p_gossip import Gossip
@@ -69,6 +71,7 @@ async def open_network(
     listen: Sequence[str],
     *,
     advertise: Sequence[str] = (),
+    ticket_addresses: Sequence[str] | None = None,
     max_connections: int = MAX_CONNECTIONS,
     has_bulk: bool = True,
     go_betweens: Collection[PeerId] = (),
@@ -80,6 +83,9 @@ async def open_network(
         identity: whose key proves who we are.
         listen: multiaddresses to listen on, port 0 for any; none to dial only.
         advertise: where others reach us, if not on the addresses of this machine.
+        ticket_addresses: the addresses in the run's ticket: these are dialled whatever the rules
+            for addresses that peers name, and say in which kinds of network the run is. None: it
+            is where we are ourselves.
         max_connections: in both directions together.
         has_bulk: whether bulk may go over TLS connections of its own; libp2p carries it if not.
         go_betweens: who may bring us together with peers whom we can't dial, nor they us.
@@ -90,6 +96,12 @@ async def open_network(
         NetworkError: a port is in use or not allowed, or the library stopped working.
     """
     ports = await libp2p_tcp.bind(listen)
+    own = concrete_addresses(ports, advertise)
+    policy = DialPolicy(own if ticket_addresses is None else ticket_addresses)
+    for info in group_by_peer(ticket_addresses or ()):
+        policy.trust(info.peer, info.addresses)
+    if ticket_addresses is not None:
+        own = concrete_addresses(ports, advertise, with_loopback=policy.is_on_loopback)
     failure: BaseException | None = None
     try:
         with quiet():
@@ -100,7 +112,8 @@ async def open_network(
                         _run,
                         identity,
                         ports,
-                        advertise=tuple(advertise),
+                        own=own,
+                        gate=Gate(policy),
                         max_connections=max_connections,
                         has_bulk=has_bulk,
                         go_betweens=go_betweens,
@@ -126,7 +139,8 @@ async def _run(
     identity: Identity,
     ports: Sequence[libp2p_tcp.BoundPort],
     *,
-    advertise: Sequence[str],
+    own: Sequence[str],
+    gate: Gate,
     max_connections: int,
     has_bulk: bool,
     go_betweens: Collection[PeerId],
@@ -148,16 +162,18 @@ async def _run(
             host = make_host(
                 identity,
                 ports,
-                advertise,
+                own,
                 nursery,
                 max_connections=max_connections,
                 admit=admit if has_bulk else None,
+                gate=gate,
             )
             dht, gossip = Dht(host), Gossip(host)
             network = Libp2pNetwork(
                 identity.peer,
-                concrete_addresses(ports, advertise),
+                own,
                 host=host,
+                gate=gate,
                 dht=dht,
                 gossip=gossip,
                 nursery=nursery,
@@ -202,6 +218,7 @@ class Libp2pNetwork:
         addresses: Sequence[str],
         *,
         host: IHost,
+        gate: Gate,
         dht: Dht,
         gossip: Gossip,
         nursery: trio.Nursery,
@@ -210,7 +227,8 @@ class Libp2pNetwork:
         self._peer = peer
         self._addresses = tuple(join_address(peer, where) for where in addresses)
         self._host = host
-        self._peers = Connections(host, peer)
+        self._gate = gate
+        self._peers = Connections(host, peer, gate)
         self._dht = dht
         self._gossip = gossip
         self._nursery = nursery
@@ -220,7 +238,9 @@ class Libp2pNetwork:
         if has_bulk:
             self._bulk = Bulk(
                 call=self._call_about_bulk,
-                where=self._peers.known_addresses,
+                where=self._peers.good_addresses,
+                host_of=self._peers.host_of,
+                policy=gate.policy,
                 addresses=addresses,
                 services=self._services,
                 nursery=nursery,
@@ -231,7 +251,7 @@ class Libp2pNetwork:
                 self._bulk.answer,
                 max_request_bytes=MAX_MESSAGE_BYTES,
                 max_reply_bytes=MAX_MESSAGE_BYTES,
-                timeout_s=CALL_BACK_S,
+                timeout_s=ANSWER_S,
                 max_streams_per_peer=MAX_CALLS_PER_PEER,
             )
 
@@ -257,9 +277,11 @@ class Libp2pNetwork:
 
     # Connections.
 
-    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+    async def connect(
+        self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
+    ) -> None:
         """Connect to a peer, trying each address."""
-        await self._peers.connect(info, timeout_s=timeout_s)
+        await self._peers.connect(info, timeout_s=timeout_s, told_by=told_by)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections to ``peer``."""
@@ -270,6 +292,7 @@ class Libp2pNetwork:
     async def maintain(self) -> None:
         """Keep the routing table true, and close connections that flood us."""
         while True:
+            self._peers.note_reached()
             await self._dht.follow_connections()
             await self._peers.close_floods()
             await trio.sleep(MAINTENANCE_S)
@@ -353,6 +376,7 @@ class Libp2pNetwork:
                 go_betweens=go_betweens,
                 negotiate=self._negotiate,
                 nursery=self._nursery,
+                policy=self._gate.policy,
             )
             self.serve(INVITE_PROTOCOL_ID, meetings.follow_invitation, INVITE_LIMITS)
             self._peers.meetings = meetings
@@ -401,7 +425,7 @@ class Libp2pNetwork:
         """Ask the DHT who belongs to ``key``."""
         found = await self._dht.find_providers(key)
         for info in found:
-            self._peers.learn(info)
+            self._peers.learn(info, is_hearsay=True)
         return found
 
     async def find_peer(self, peer: PeerId) -> PeerInfo | None:

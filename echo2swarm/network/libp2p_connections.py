@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -15,6 +16,9 @@ from multiaddr import Multiaddr
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.network.dial_policy import target_of
+from echo2swarm.network.libp2p_ends import ends_of, open_connections
+from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_host import (
     MAX_BUFFERED_BYTES,
     peer_store_addresses,
@@ -29,6 +33,8 @@ SHARE_S: Final = 300.0
 """How long bulk shares the one connection before another dial is tried."""
 CLOSE_S: Final = 5.0
 MAX_KNOWN_PEERS: Final = 4096
+MAX_UNPROVEN: Final = 4
+"""Addresses of one peer at which it has not proven itself: so many are tried at a time."""
 ADDRESS_TTL_S: Final = 3600
 
 _log = structlog.get_logger()
@@ -37,8 +43,9 @@ _log = structlog.get_logger()
 class Connections:
     """Who is connected, and how to get there."""
 
-    def __init__(self, host: IHost, peer: PeerId) -> None:
+    def __init__(self, host: IHost, peer: PeerId, gate: Gate) -> None:
         self._host = host
+        self._gate = gate
         self._swarm = host.get_network()
         self._peer = peer
         self._known: dict[PeerId, tuple[str, ...]] = {}
@@ -52,14 +59,19 @@ class Connections:
         ids = self._host.get_connected_peers()
         return frozenset(PeerId(str(peer)) for peer in ids if self._open(peer))
 
-    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+    async def connect(
+        self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
+    ) -> None:
         """Connect to a peer, trying each address."""
         if info.peer == self._peer:
             raise NetworkError("a peer does not connect to itself")
+        if told_by is None:
+            self._gate.policy.trust(info.peer, info.addresses)
         async with self._dial_lock(info.peer):
             if self._open(ID.from_string(info.peer)):
                 return
-            await self._reach(info.peer, info.addresses, timeout_s=timeout_s)
+            with self._gate.naming(told_by or info.peer):
+                await self._reach(info.peer, info.addresses, timeout_s=timeout_s)
 
     async def _reach(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
         """Make a connection: by dialling or, if nobody answers, by a meeting."""
@@ -83,8 +95,9 @@ class Connections:
 
     async def _dial(self, peer: PeerId, addresses: Sequence[str], *, timeout_s: float) -> INetConn:
         """Make a new connection at the first address that answers."""
-        failures = []
+        failures: list[str] = []
         deadline_s = trio.current_time() + timeout_s
+        addresses = self._dialable(peer, addresses, failures)
         for i, where in enumerate(addresses):
             # What is left is shared, so that one silent address can't use up the time of all.
             limit_s = (deadline_s - trio.current_time()) / (len(addresses) - i)
@@ -95,17 +108,37 @@ class Connections:
                 failures.append(f"{where}: timed out")
             except Exception as exc:
                 failures.append(f"{where}: {_explain(exc)}")
+                is_taken = isinstance(_root_of(exc), PeerIDMismatchesPubkey)
+                self._gate.policy.failed(peer, where, is_taken=is_taken)
             else:
+                self._gate.policy.reached(peer, where)
                 self.learn(PeerInfo(peer=peer, addresses=(where,)))
                 return connection
         raise NetworkError(f"can't reach peer {peer}: {'; '.join(failures) or 'no address known'}")
 
+    def _dialable(
+        self, peer: PeerId, addresses: Sequence[str], failures: list[str]
+    ) -> tuple[str, ...]:
+        """Return the addresses that may be dialled at all, those that were good before first."""
+        policy = self._gate.policy
+        good: list[str] = []
+        others: list[str] = []
+        for where in dict.fromkeys(addresses):
+            if policy.is_good(peer, where):
+                good.append(where)
+            elif why := policy.objection(where):
+                failures.append(f"{where}: not dialled: {why}")
+            else:
+                others.append(where)
+        return (*good, *others[:MAX_UNPROVEN])
+
     def _dial_lock(self, peer: PeerId) -> trio.Lock:
         return self._dial_locks.setdefault(peer, trio.Lock())
 
-    def learn(self, info: PeerInfo) -> None:
-        """Note where a peer was found, for the next time."""
-        addresses = merge(info.addresses, self._known.pop(info.peer, ()))
+    def learn(self, info: PeerInfo, *, is_hearsay: bool = False) -> None:
+        """Note where a peer was found, or is said to be, for the next time."""
+        before = self._known.pop(info.peer, ())
+        addresses = merge(before, info.addresses) if is_hearsay else merge(info.addresses, before)
         self._known[info.peer] = addresses
         if len(self._known) > MAX_KNOWN_PEERS:
             del self._known[next(iter(self._known))]
@@ -116,6 +149,30 @@ class Connections:
     def known_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where ``peer`` may be, first where it answered last."""
         return merge(self._known.get(peer, ()), peer_store_addresses(self._host, peer))
+
+    def good_addresses(self, peer: PeerId) -> tuple[str, ...]:
+        """Return where ``peer`` has proven its key, or the run's owner says that it is."""
+        policy = self._gate.policy
+        return tuple(where for where in self.known_addresses(peer) if policy.is_good(peer, where))
+
+    def host_of(self, peer: PeerId) -> str | None:
+        """Return the IP address from which ``peer`` is connected to us, as we see it."""
+        for connection in open_connections(self._host, peer):
+            with suppress(OSError):  # it has just been closed
+                return ends_of(connection.muxed_conn)[1].host
+        return None
+
+    def note_reached(self) -> None:
+        """Tell the policy where peers are whom the library connected to."""
+        for connection in self._swarm.get_connections():
+            muxed = connection.muxed_conn
+            if muxed.is_initiator and not connection.is_closed:
+                with suppress(OSError):
+                    peer = PeerId(str(muxed.peer_id))
+                    where = str(ends_of(muxed)[1])
+                    target = target_of(where)
+                    if target is not None and not self._gate.policy.is_proven(peer, target):
+                        self._gate.policy.reached(peer, where)
 
     def _open(self, peer: ID) -> list[INetConn]:
         """Return the live connections to ``peer``, the oldest first."""
@@ -135,10 +192,12 @@ class Connections:
         async with self._dial_lock(peer):
             connections = self._open(ID.from_string(peer))
             if not connections:
-                connections = [await self._reach(peer, known, timeout_s=OPEN_S)]
+                with self._gate.naming(peer):
+                    connections = [await self._reach(peer, known, timeout_s=OPEN_S)]
             if bulk and len(connections) == 1 and self._may_dial_for_bulk(peer):
                 try:
-                    connections.append(await self._dial(peer, known, timeout_s=BULK_DIAL_S))
+                    with self._gate.naming(peer):
+                        connections.append(await self._dial(peer, known, timeout_s=BULK_DIAL_S))
                 except NetworkError as exc:
                     # It dialled us from behind a router: better one connection than none.
                     self._undiallable[peer] = trio.current_time() + SHARE_S
@@ -176,8 +235,7 @@ class Connections:
                 await self._close(connection)
 
 
-def _explain(exc: BaseException) -> str:
-    """Return in a few words why a dial failed."""
+def _root_of(exc: BaseException) -> BaseException:
     root = exc
     while True:
         if isinstance(root, BaseExceptionGroup):
@@ -185,7 +243,12 @@ def _explain(exc: BaseException) -> str:
         elif (inner := root.__cause__ or root.__context__) is not None:
             root = inner
         else:
-            break
+            return root
+
+
+def _explain(exc: BaseException) -> str:
+    """Return in a few words why a dial failed."""
+    root = _root_of(exc)
     if isinstance(root, PeerIDMismatchesPubkey):
         return "another peer answers there (is the ticket of an earlier run?)"
     if isinstance(root, OSError):

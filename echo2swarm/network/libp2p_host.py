@@ -21,6 +21,7 @@ from multiaddr.utils import get_network_addrs
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
+from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_noise import security_options
 from echo2swarm.network.libp2p_tcp import Admit, BoundPort, OwnedTcp
 from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
@@ -46,24 +47,26 @@ def make_host(
     *,
     max_connections: int,
     admit: Admit | None,
+    gate: Gate,
 ) -> IHost:
     """Return a host that listens on ``ports`` once it runs.
 
     Args:
         identity: whose host it is.
         ports: where it listens.
-        advertise: where others can reach it; by default, on the addresses of this machine.
+        advertise: where others can reach it.
         nursery: owns the listeners.
         max_connections: both ways, together.
         admit: takes over connections that are no libp2p ones but for bulk.
+        gate: decides what is dialled.
     """
     key_pair = create_new_key_pair(identity.key.private_bytes_raw())
-    announced = [Multiaddr(text) for text in concrete_addresses(ports, advertise)]
+    announced = [Multiaddr(text) for text in advertise]
     host = new_host(
         key_pair=key_pair,
         sec_opt=security_options(key_pair),
         muxer_opt={TProtocol(YAMUX): BulkYamux},
-        transports=[OwnedTcp(ports, nursery, admit)],
+        transports=[OwnedTcp(ports, nursery, admit, gate)],
         announce_addrs=announced,
         disable_identify_address_discovery=True,
         connection_config=_connection_config(max_connections),
@@ -135,26 +138,31 @@ def _resource_manager(max_connections: int) -> ResourceManager:
     )
 
 
-def concrete_addresses(ports: Sequence[BoundPort], advertise: Sequence[str]) -> tuple[str, ...]:
+def concrete_addresses(
+    ports: Sequence[BoundPort], advertise: Sequence[str], *, with_loopback: bool = False
+) -> tuple[str, ...]:
     """Return where others can dial us, without the ``/p2p/`` part.
 
-    A port open on every interface is reached on each of them; loopback counts only
-    on a machine that has nothing else.
+    A port open on every interface is reached on each of them; loopback counts only on a machine
+    that has nothing else, or ``with_loopback`` in a run that is on this machine.
     """
     if advertise:
         return tuple(advertise)
     found: dict[str, None] = {}
     for port in ports:
         _, family, host, *rest = str(port.maddr).split("/")
-        hosts = _interfaces(family) if ipaddress.ip_address(host).is_unspecified else (host,)
+        hosts: tuple[str, ...] = (host,)
+        if ipaddress.ip_address(host).is_unspecified:
+            hosts = _interfaces(family, with_loopback=with_loopback)
         found |= {"/".join(("", family, each, *rest)): None for each in hosts}
     return tuple(found)
 
 
-def _interfaces(family: str) -> tuple[str, ...]:
+def _interfaces(family: str, *, with_loopback: bool) -> tuple[str, ...]:
+    loopback = ("127.0.0.1",) if family == "ip4" else ("::1",)
     addresses = get_network_addrs(4 if family == "ip4" else 6)
     usable = tuple(a for a in addresses if not ipaddress.ip_address(a).is_loopback)
-    return usable or (("127.0.0.1",) if family == "ip4" else ("::1",))
+    return (*loopback, *usable) if with_loopback else usable or loopback
 
 
 def texts(addresses: Iterable[object]) -> tuple[str, ...]:

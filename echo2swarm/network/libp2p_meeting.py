@@ -5,7 +5,7 @@ punching: ``docs/adr/0007-nat.md``. A connection made like this is a libp2p
 connection as any other, straight from router to router.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 from weakref import WeakSet
 
@@ -19,6 +19,7 @@ from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.base import ServeLimits, Stream
+from echo2swarm.network.dial_policy import DialPolicy
 from echo2swarm.network.libp2p_ends import (
     Negotiate,
     connection_to,
@@ -86,6 +87,7 @@ class Meetings:
         go_betweens: whom we ask, and by whose word we connect to a place.
         negotiate: opens streams.
         nursery: where listeners run for the time of a meeting.
+        policy: decides to which places we connect.
     """
 
     def __init__(
@@ -96,12 +98,14 @@ class Meetings:
         go_betweens: Collection[PeerId],
         negotiate: Negotiate,
         nursery: trio.Nursery,
+        policy: DialPolicy,
     ) -> None:
         self._host = host
         self._swarm = host.get_network()
         self._peer = peer
         self._go_betweens = tuple(dict.fromkeys(go_betweens))
         self._negotiate = negotiate
+        self._policy = policy
         self._puncher = Puncher(nursery)
         self._asking: set[PeerId] = set()
         self._answering: set[PeerId] = set()
@@ -188,7 +192,25 @@ class Meetings:
             raise _NoMeetingError(
                 reply.fault, f"{short(go_between)} can't bring us together: {reply.fault.value}"
             )
-        return local, tuple(map(parse_place, reply.places))
+        return local, self._admitted(reply.places, peer)
+
+    def _admitted(self, places: Sequence[str], peer: PeerId) -> tuple[Place, ...]:
+        """Return to which of the places that a go-between tells we connect.
+
+        Raises:
+            MalformedMessageError: one of them is none.
+            NetworkError: to none of them.
+        """
+        admitted: list[Place] = []
+        why = ""
+        for place in dict.fromkeys(map(parse_place, places)):
+            refusal = self._policy.begin(peer, str(place), told_by=peer, now_s=trio.current_time())
+            why = why or refusal
+            if not refusal:
+                admitted.append(place)
+        if not admitted:
+            raise NetworkError(f"no place to meet {short(peer)} at: {why}")
+        return tuple(admitted)
 
     async def _first_of(
         self, sockets: trio.MemoryReceiveChannel[trio.SocketStream], peer: PeerId
@@ -202,6 +224,7 @@ class Meetings:
                     raw = RawConnection(TrioTCPStream(stream), initiator=True)
                     connection = await self._swarm.upgrade_outbound_raw_conn(raw, target)
                     self._met.add(connection.muxed_conn)
+                    self._policy.reached(peer, str(ends_of_socket(stream.socket)[1]))
                     _log.info("peer.met", peer=peer)
                     return connection
             except Exception as exc:
@@ -238,7 +261,7 @@ class Meetings:
             await stream.send(encode(Accept(local.port), max_bytes=MAX_BYTES))
             go: Go = decode(await stream.receive(), Go, max_bytes=MAX_BYTES)
             with trio.move_on_after(PUNCH_S):
-                remote = tuple(map(parse_place, go.places))
+                remote = self._admitted(go.places, peer)
                 async with self._puncher.connections(local, remote, retry_s=RETRY_S[1]) as sockets:
                     await self._first_from(sockets, peer)
         except OSError as exc:
@@ -282,6 +305,7 @@ class Meetings:
                 is_peer = str(muxed.peer_id) == peer
                 if is_peer:
                     self._met.add(muxed)
+                    self._policy.reached(peer, str(remote))
                 else:
                     await muxed.close()
         except Exception as exc:

@@ -28,13 +28,14 @@ from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError, UsageError
+from echo2swarm.network.libp2p_gate import Gate, resolve
 from echo2swarm.network.punch import share_port
 from protocols.bulk import FIRST_BYTE
 
 MAX_UNDECIDED: Final = 256
 """Connections that have not shown yet what they are; of more, the oldest are closed."""
 DECIDE_S: Final = 5.0
-_ANY: Final = {"ip4": "0.0.0.0", "ip6": "::"}  # noqa: S104 - dialling, not listening
+_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - dialling, not listening
 
 Admit = Callable[[trio.SocketStream], Awaitable[Callable[[], Awaitable[None]] | None]]
 """Takes over a connection for bulk; returns what is left to do for it once it is admitted."""
@@ -236,28 +237,41 @@ class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
     """The library's TCP transport for dialling, with our listeners."""
 
     def __init__(
-        self, ports: Sequence[BoundPort], nursery: trio.Nursery, admit: Admit | None
+        self, ports: Sequence[BoundPort], nursery: trio.Nursery, admit: Admit | None, gate: Gate
     ) -> None:
         super().__init__()
+        self._gate = gate
         self._ports = {str(port.maddr): port for port in ports}
         self._nursery = nursery
         self._admit = admit
         self._undecided = _Undecided()
 
-    async def _dial_resolved(
+    async def dial(self, maddr: Multiaddr) -> IRawConnection:
+        """Connect, if the policy lets us; every dial of libp2p's comes here.
+
+        Raises:
+            OpenConnectionError: it does not let us, or nobody answers.
+        """
+        with self._gate.passage(maddr) as where:
+            failure: OSError | None = None
+            try:
+                targets = await resolve(where)
+            except OSError as exc:
+                targets, failure = (), exc
+            for host, port in targets:
+                try:
+                    stream = await _connect(host, port, (_ANY[":" in host], 0))
+                except OSError as exc:
+                    failure = exc
+                else:
+                    return RawConnection(TrioTCPStream(stream), True)
+            raise OpenConnectionError(f"can't connect to {where}: {failure}") from failure
+
+    async def dial_with_source(
         self, maddr: Multiaddr, source: tuple[str, int] | None = None
     ) -> IRawConnection:
-        family = maddr.protocols()[0].name
-        if source is None and family in _ANY:
-            source = _ANY[family], 0
-        if source is None:
-            return await super()._dial_resolved(maddr)
-        host, port = maddr.value_for_protocol(family), int(maddr.value_for_protocol("tcp"))
-        try:
-            stream = await _connect(host, port, source)
-        except OSError as exc:
-            raise OpenConnectionError(f"Failed to open TCP stream to {maddr}: {exc}") from exc
-        return RawConnection(TrioTCPStream(stream), True)
+        """Connect from whichever port: hole punching is not the library's here."""
+        return await self.dial(maddr)
 
     def create_listener(self, handler_function: THandler) -> _Listener:
         """Return a listener for one of the bound ports."""

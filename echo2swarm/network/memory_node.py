@@ -76,7 +76,9 @@ class MemoryNetwork:
 
     # Connections and streams.
 
-    async def connect(self, info: PeerInfo, *, timeout_s: float = 10.0) -> None:
+    async def connect(
+        self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
+    ) -> None:
         """Connect to a peer, trying each address."""
         self._check_alive()
         if info.peer == self._peer:

@@ -14,7 +14,7 @@ import trio.lowlevel
 from echo2swarm.errors import NetworkError
 from echo2swarm.network import bulk, bulk_tls, libp2p_tcp
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
-from echo2swarm.network.bulk_dial import Place, dial, place_of
+from echo2swarm.network.bulk_dial import Caller, Place, dial, place_of
 from echo2swarm.network.bulk_stream import TlsStream
 from echo2swarm.network.libp2p import Libp2pNetwork, open_network
 from echo2swarm.network.libp2p_streams import Libp2pStream
@@ -38,6 +38,9 @@ ECHO = "/test/echo/1.0.0"
 LIMIT = 1_000_000
 CLIENT_HELLO = bytes.fromhex("16030100c4010000c00303")
 """How a TLS connection begins; nothing follows."""
+
+
+ANYWHERE = Caller(begin=lambda _: True, reached=lambda _: None, failed=lambda _: None)
 
 
 async def echo(stream: Stream) -> None:
@@ -237,7 +240,11 @@ async def test_who_shows_another_certificate_is_not_shown_the_token() -> None:
         where = f"/ip4/127.0.0.1/tcp/{listener.socket.getsockname()[1]}"
 
         reached = await dial(
-            [where], Entrance(named, bytes(32), ()), bulk_tls.dialling(), trio.CapacityLimiter(1)
+            [where],
+            Entrance(named, bytes(32), ()),
+            bulk_tls.dialling(),
+            trio.CapacityLimiter(1),
+            ANYWHERE,
         )
         with trio.fail_after(60):
             await is_over.wait()
@@ -256,6 +263,7 @@ async def test_a_dead_or_wrong_address_does_not_keep_from_the_right_one() -> Non
             entrance,
             bulk_tls.dialling(),
             trio.CapacityLimiter(1),
+            ANYWHERE,
         )
 
         assert connection is not None
