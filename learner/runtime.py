@@ -63,6 +63,12 @@ from protocols.sampling import SamplingParams
 _JUDGE_S: Final = 300.0
 """For one submission: scoring runs the user's code."""
 _ANSWER_S: Final = 20.0
+_WORK_CALLS_PER_S: Final = 100.0
+"""Of one node, for leases as for submissions: tiny models are done soon."""
+_HEARTBEATS_PER_S: Final = 10.0
+"""Of one node: it also beats when something changes."""
+_STATUS_PER_S: Final = 2.0
+"""Of one peer."""
 _MAX_MISSED_HEARTBEATS: Final = 3
 _SILENCE_MARGIN_S: Final = 4.0
 
@@ -340,7 +346,14 @@ class Learner:
             evaluation=self.evaluation,
         )
 
-        def serve(protocol: str, fn: Answer, limits: tuple[int, int], timeout_s: float) -> None:
+        def serve(
+            protocol: str,
+            fn: Answer,
+            limits: tuple[int, int],
+            timeout_s: float,
+            *,
+            max_per_s: float = _WORK_CALLS_PER_S,
+        ) -> None:
             serve_calls(
                 parts.network,
                 protocol,
@@ -348,6 +361,7 @@ class Learner:
                 max_request_bytes=limits[0],
                 max_reply_bytes=limits[1],
                 timeout_s=timeout_s,
+                max_per_s=max_per_s,
             )
 
         serve(
@@ -355,6 +369,7 @@ class Learner:
             self.membership.answer,
             (activation.MAX_REQUEST_BYTES, activation.MAX_REPLY_BYTES),
             _ANSWER_S,
+            max_per_s=_HEARTBEATS_PER_S,
         )
         for protocol, answer in (
             (leases.PROTOCOL_ID, lease_service.answer),
@@ -377,6 +392,7 @@ class Learner:
             self.status.answer,
             (status.MAX_REQUEST_BYTES, status.MAX_REPLY_BYTES),
             _ANSWER_S,
+            max_per_s=_STATUS_PER_S,
         )
         ProbeService(
             run_id=parts.run_id,

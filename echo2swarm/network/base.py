@@ -14,7 +14,7 @@ Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -34,6 +34,21 @@ class PeerInfo:
 
 Data = bytes | memoryview
 """Bytes to be sent. A view must be of single bytes, and must not change meanwhile."""
+
+
+FIRST_FRAME_S: Final = 5.0
+"""The first frame of a stream must be here so long after its opening, and more the longer it is."""
+MIN_BYTES_PER_S: Final = 8192
+"""So fast it must come, on average."""
+SLOW_LINE_BYTES_PER_S: Final = 2 * MIN_BYTES_PER_S
+"""What the slowest uplinks that are of use carry."""
+STALL_S: Final = 15.0
+"""And no pause in it may be longer."""
+
+
+def first_frame_s(num_bytes: int) -> float:
+    """Return how long a first frame may be on its way, of which ``num_bytes`` have arrived."""
+    return FIRST_FRAME_S + num_bytes / MIN_BYTES_PER_S
 
 
 class Stream(Protocol):
@@ -72,6 +87,15 @@ class Stream(Protocol):
         ...
 
 
+class IncomingStream(Stream, Protocol):
+    """A stream that a peer opened, as adapters hand it to what serves it."""
+
+    @property
+    def num_arrived_bytes(self) -> int:
+        """How much is here of the frame that is being received."""
+        ...
+
+
 Handler = Callable[[Stream], Awaitable[None]]
 """Serves one incoming stream; the stream is closed when it returns, reset when it raises."""
 
@@ -89,10 +113,14 @@ class ServeLimits:
 
     max_frame_bytes: int
     max_streams: int = 256
-    """At once, over all peers."""
+    """At once, over all peers: so many at work, and so many whose request is on its way."""
     max_streams_per_peer: int = 8
+    """At once, of either kind."""
     timeout_s: float = 60.0
-    """A stream that is open longer is reset; ``math.inf`` if the handler has deadlines itself."""
+    """A stream is reset so long after its first frame has arrived, which has a deadline of its
+    own; ``math.inf`` if the handler has deadlines itself."""
+    max_per_s: float = 100.0
+    """Streams that one peer opens, on average; 30 s' worth may come at once."""
 
 
 class Ends(NamedTuple):
@@ -224,10 +252,13 @@ async def call(
 ) -> bytes:
     """Send one request frame on a stream of its own and return the one reply frame.
 
+    A long request has more time than ``timeout_s``: what a slow line needs to carry it.
+
     Raises:
         NetworkError: not reachable, broken, or silent for ``timeout_s``.
         RemoteProtocolError: the reply is over its limit.
     """
+    timeout_s += len(request) / SLOW_LINE_BYTES_PER_S
     try:
         with trio.fail_after(timeout_s):
             async with network.open_stream(
@@ -236,4 +267,4 @@ async def call(
                 await stream.send(request)
                 return await stream.receive()
     except trio.TooSlowError:
-        raise NetworkError(f"{peer} did not answer {protocol} within {timeout_s:g} s") from None
+        raise NetworkError(f"{peer} did not answer {protocol} within {timeout_s:.3g} s") from None

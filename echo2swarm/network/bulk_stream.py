@@ -50,6 +50,11 @@ class TlsStream:
         """Who is at the other end, proven by its key."""
         return self._peer
 
+    @property
+    def num_arrived_bytes(self) -> int:
+        """How much is here of the frame that is being received."""
+        return self._header.num_bytes if self._body is None else self._body.num_bytes
+
     async def send(self, *parts: Data) -> None:
         """Send one frame."""
         async with self._send_lock:

@@ -11,6 +11,7 @@ from libp2p.peer.id import ID
 from echo2swarm.network.base import Stream
 from echo2swarm.network.libp2p_streams import Libp2pStream
 from echo2swarm.network.libp2p_yamux import BulkYamux
+from echo2swarm.network.served_stream import ServedStream
 from protocols.ids import PeerId
 from protocols.meeting import MAX_BYTES, Place
 
@@ -35,6 +36,8 @@ def connection_to(host: IHost, peer: PeerId, *, is_dialled: bool) -> INetConn | 
 
 def muxed_of(stream: Stream) -> BulkYamux:
     """Return the connection on which an incoming stream of ours came."""
+    if isinstance(stream, ServedStream):
+        stream = stream.inner
     if not isinstance(stream, Libp2pStream):
         raise TypeError(f"{type(stream).__name__} is no stream of libp2p's")
     return stream.connection

@@ -54,6 +54,11 @@ class Libp2pStream:
         """On which it runs."""
         return self._connection
 
+    @property
+    def num_arrived_bytes(self) -> int:
+        """How much is here of the frame that is being received."""
+        return len(self._inbox)
+
     async def send(self, *parts: Data) -> None:
         """Send one frame."""
         frame = parts[0] if len(parts) == 1 else b"".join(parts)

@@ -124,9 +124,7 @@ class MemoryNetwork:
 
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """Answer incoming streams of ``protocol``."""
-        self._services[protocol] = Service(
-            protocol, handler, limits, is_proven=self._is_proven_now
-        )
+        self._services[protocol] = Service(protocol, handler, limits, is_proven=self._is_proven_now)
 
     def protect(self, is_proven: IsProven) -> None:
         """Keep a share of what is limited for the peers that ``is_proven`` names."""

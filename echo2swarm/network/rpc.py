@@ -21,6 +21,7 @@ def serve_calls(
     timeout_s: float,
     max_streams_per_peer: int = 8,
     max_streams: int = 256,
+    max_per_s: float = 100.0,
 ) -> None:
     """From now on, answer calls of ``protocol`` with ``fn``.
 
@@ -34,9 +35,10 @@ def serve_calls(
         fn: makes the reply.
         max_request_bytes: a longer request is not read.
         max_reply_bytes: a longer reply is a bug here, and is not sent.
-        timeout_s: from the open stream to the sent reply.
+        timeout_s: from the whole request to the sent reply.
         max_streams_per_peer: calls of one peer at once.
         max_streams: calls at once.
+        max_per_s: calls of one peer, on average.
     """
 
     async def handle(stream: Stream) -> None:
@@ -53,5 +55,6 @@ def serve_calls(
             max_streams=max_streams,
             max_streams_per_peer=max_streams_per_peer,
             timeout_s=timeout_s,
+            max_per_s=max_per_s,
         ),
     )

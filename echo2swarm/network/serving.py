@@ -1,13 +1,13 @@
 """What both adapters do around a handler and a subscriber: limits, guards, bounded queues."""
 
-from collections import Counter
-
 import structlog
 import trio
 
 from echo2swarm.errors import NetworkError
-from echo2swarm.network.base import Handler, IsProven, ServeLimits, Stream, Validator
-from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.base import Handler, IncomingStream, IsProven, ServeLimits, Validator
+from echo2swarm.network.seats import Seat, Seats
+from echo2swarm.network.served_stream import ServedStream
+from echo2swarm.network.throttle import Rates, Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate
 from protocols.ids import PeerId, short
@@ -44,31 +44,35 @@ class Service:
         is_proven: IsProven = nobody,
     ) -> None:
         self.limits = limits
-        self._is_proven = is_proven
         self._protocol = protocol
         self._handler = handler
-        self._num_streams: Counter[PeerId] = Counter()
+        self._seats = Seats(
+            max_seats=limits.max_streams,
+            max_per_peer=limits.max_streams_per_peer,
+            is_proven=is_proven,
+        )
+        self._rates = Rates(limits.max_per_s)
         self._throttle = Throttle()
 
-    async def run(self, stream: Stream) -> bool:
+    async def run(self, stream: IncomingStream) -> bool:
         """Serve one incoming stream; returns whether to close it (True) or to reset it."""
         peer = stream.peer
-        if (
-            self._num_streams[peer] >= self.limits.max_streams_per_peer
-            or self._num_streams.total() >= self.limits.max_streams
-        ):
+        if not self._rates.admit(peer, trio.current_time()):
+            self._warn("stream.refused", peer, f"more than {self.limits.max_per_s:g} per second")
+            return False
+        scope = trio.CancelScope(deadline=trio.current_time() + self.limits.timeout_s)
+        seat = self._seats.take(peer, scope.cancel)
+        if seat is None:
             self._warn("stream.refused", peer, "too many streams at once")
             return False
-        self._num_streams[peer] += 1
         try:
-            return await self._guarded(stream)
+            served = ServedStream(stream, self._seats, seat, scope, self.limits.timeout_s)
+            return await self._guarded(served, seat, scope)
         finally:
-            self._num_streams[peer] -= 1
-            if not self._num_streams[peer]:
-                del self._num_streams[peer]
+            self._seats.leave(seat)
 
-    async def _guarded(self, stream: Stream) -> bool:
-        with trio.CancelScope(deadline=trio.current_time() + self.limits.timeout_s) as scope:
+    async def _guarded(self, stream: ServedStream, seat: Seat, scope: trio.CancelScope) -> bool:
+        with scope:
             try:
                 await self._handler(stream)
             except Exception as exc:
@@ -76,7 +80,11 @@ class Service:
                 return False
             return True
         if scope.cancelled_caught:
-            self._warn("stream.timed_out", stream.peer, f"open for {self.limits.timeout_s:g} s")
+            if seat.is_evicted:
+                self._warn("stream.evicted", stream.peer, "it held most, and others need the room")
+            else:
+                fault = stream.fault or f"open for {self.limits.timeout_s:g} s"
+                self._warn("stream.timed_out", stream.peer, fault)
         return False
 
     def _report(self, peer: PeerId, exc: Exception) -> None:
