@@ -58,8 +58,10 @@ from learner.ports import HeldOut
 from learner.restarts import Restarts
 from learner.resuming import check_changes, choose_checkpoint, take_up, tell_if_done
 from learner.run_dir import RunDir
+from learner.run_inputs import changed_inputs, hold_to_inputs
 from learner.runtime import Learner, Parts
 from learner.scoring.client import open_scorer
+from learner.tasks.inputs import Input, differences
 from learner.tracking.metrics import open_metrics
 from learner.tracking.tensorboard import require_tensorboard
 from learner.training.messages import Start
@@ -80,6 +82,8 @@ class Serving:
     say_ticket: SayTicket
     changes: tuple[Change, ...] = ()
     """What is configured otherwise than before."""
+    accept_changed_inputs: bool = False
+    """Go on though data, verifier or model are not those that the run began with."""
 
 
 async def serve(serving: Serving) -> None:
@@ -125,7 +129,8 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
                 raise KeyboardInterrupt from exc
             if not restarts.may_restart(reached.step):
                 raise
-            resume, serving = True, replace(serving, changes=())
+            resume = True
+            serving = replace(serving, changes=(), accept_changed_inputs=False)
             log.error(
                 "trainer.lost",
                 error=str(exc),
@@ -194,7 +199,16 @@ async def _serve_once(
                 config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
             )
         )
-        held_out = await stack.enter_async_context(_open_held_out(config, model_dir, run_dir))
+        held_out = await stack.enter_async_context(
+            _open_held_out(config, model_dir, run_dir, scorer.opened.inputs)
+        )
+        is_other_task = await hold_to_inputs(
+            run_dir.inputs,
+            model_dir,
+            scorer.opened.inputs,
+            is_resumed=resume,
+            accept=serving.accept_changed_inputs,
+        )
         stop_tokens = scorer.opened.stop_token_ids
         if len(stop_tokens) > MAX_STOP_TOKENS:
             raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
@@ -202,7 +216,11 @@ async def _serve_once(
         left_over = LeftOver()
         if resume:
             left_over = await take_up(
-                run_dir, ledger, trainer, max_staleness=config.rollouts.max_staleness
+                run_dir,
+                ledger,
+                trainer,
+                max_staleness=config.rollouts.max_staleness,
+                are_same_prompts=not is_other_task,
             )
         library = await stack.enter_async_context(
             open_library(run_dir.weights, run=run_dir.run_id, learner_key=identity.key.public_key())
@@ -348,7 +366,7 @@ async def _watch_signals(learner: Learner) -> None:
 
 @asynccontextmanager
 async def _open_held_out(
-    config: LearnerConfig, model_dir: Path, run_dir: RunDir
+    config: LearnerConfig, model_dir: Path, run_dir: RunDir, inputs: tuple[Input, ...]
 ) -> AsyncIterator[HeldOut | None]:
     if not config.eval.every_steps:
         yield None
@@ -360,6 +378,8 @@ async def _open_held_out(
         log_path=run_dir.logs / "held-out.log",
         held_out_from=num_excluded(config),
     ) as scorer:
+        if found := differences(inputs, scorer.opened.inputs):
+            raise changed_inputs(found)  # between the start of the one and of the other
         yield HeldOut(scorer=scorer, num_prompts=scorer.opened.num_prompts)
 
 

@@ -44,6 +44,11 @@ def learner() -> None:
     multiple=True,
     help="Listen there, instead of at swarm.listen; may be given again.",
 )
+@click.option(
+    "--accept-changed-inputs",
+    is_flag=True,
+    help="With --resume: go on though data, verifier or model have changed since.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the resolved configuration, and stop.")
 @click.option(
     "--log-format",
@@ -63,6 +68,7 @@ def serve(
     resume: bool,
     overrides: tuple[str, ...],
     listen: tuple[str, ...],
+    accept_changed_inputs: bool,
     dry_run: bool,
     log_format: str,
     verbose: bool,
@@ -83,6 +89,7 @@ def serve(
             resume=resume,
             overrides=overrides,
             listen=listen,
+            accept_changed_inputs=accept_changed_inputs,
             dry_run=dry_run,
             as_json=log_format == "json",
             verbose=verbose,
@@ -224,6 +231,11 @@ def evaluate(
     multiple=True,
     help="Set one key of the new run's configuration; may be given again.",
 )
+@click.option(
+    "--accept-changed-inputs",
+    is_flag=True,
+    help="Fork though data or verifier have changed since the run began.",
+)
 @click.option("--fresh-optimizer", is_flag=True, help="Take the weights only, no optimizer.")
 @click.option("--json", "as_json", is_flag=True, help="Say what was made as JSON.")
 def fork(
@@ -233,6 +245,7 @@ def fork(
     step: int | None,
     name: str | None,
     overrides: tuple[str, ...],
+    accept_changed_inputs: bool,
     fresh_optimizer: bool,
     as_json: bool,
 ) -> None:
@@ -248,6 +261,7 @@ def fork(
         name=name,
         overrides=overrides,
         fresh_optimizer=fresh_optimizer,
+        accept_changed_inputs=accept_changed_inputs,
     )
     tell_fork(make(options), as_json=as_json)
 

@@ -25,6 +25,14 @@ from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import Beginning
 from learner.ledger.resume import beginning_at
 from learner.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
+from learner.run_inputs import (
+    Recorded,
+    changed_inputs,
+    changes_on_disk,
+    inherited,
+    read_inputs,
+    write_inputs,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +46,7 @@ class ForkOptions:
     name: str | None
     overrides: tuple[str, ...]
     fresh_optimizer: bool
+    accept_changed_inputs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,7 @@ def fork(options: ForkOptions) -> Forked:
             f"run.num_steps: expected more than the {checkpoint.step} updates that the checkpoint "
             f"has behind it, got {config.run.num_steps}; add --set run.num_steps=..."
         )
+    inputs = _inputs(source, config, accept=options.accept_changed_inputs)
     origin = Origin(
         run_id=source.run_id,
         folder=str(source.folder),
@@ -79,6 +89,7 @@ def fork(options: ForkOptions) -> Forked:
         try:
             _copy(checkpoint, run_dir)
             write_atomically(run_dir.config, resolved(config).encode())
+            write_inputs(run_dir.inputs, inputs)
             # Last: with a ledger it is a run.
             trio.run(_begin_ledger, run_dir, config, _beginning(source, checkpoint.step))
         except OSError as exc:
@@ -119,6 +130,24 @@ def _config(source: RunDir, options: ForkOptions) -> LearnerConfig:
     if not source.config.is_file():
         raise UsageError(f"{source.config} is missing; restore it")
     return load(source.config, overrides, environment={}, of_run=source.config)
+
+
+def _inputs(source: RunDir, config: LearnerConfig, *, accept: bool) -> Recorded:
+    """Return what the new run depends on as the old one does.
+
+    Raises:
+        ConfigError: that has changed since the old run began.
+    """
+    recorded = read_inputs(source.inputs) or Recorded()
+    before = load(source.config, environment={}, of_run=source.config)
+    kept = inherited(
+        recorded, same_task=config.task == before.task, same_model=config.model == before.model
+    )
+    if not (found := changes_on_disk(kept.inputs)):
+        return kept
+    if not accept:
+        raise changed_inputs(found)
+    return inherited(recorded, same_task=False, same_model=config.model == before.model)
 
 
 def _copy(checkpoint: Checkpoint, run_dir: RunDir) -> None:

@@ -139,12 +139,23 @@ async def check_changes(
 
 
 async def take_up(
-    run_dir: RunDir, ledger: Ledger, trainer: ProcessTrainer, *, max_staleness: int
+    run_dir: RunDir,
+    ledger: Ledger,
+    trainer: ProcessTrainer,
+    *,
+    max_staleness: int,
+    are_same_prompts: bool = True,
 ) -> LeftOver:
-    """Bring trainer, ledger and weights to where the run stood."""
+    """Bring trainer, ledger and weights to where the run stood.
+
+    Prompts that lack results are given up where the task makes others of the same numbers now.
+    """
     checkpoint_step = trainer.started.step
     left_over = await ledger.resume(
-        checkpoint_step, max_staleness=max_staleness, now_unix_s=time.time()
+        checkpoint_step,
+        max_staleness=max_staleness,
+        now_unix_s=time.time(),
+        are_same_prompts=are_same_prompts,
     )
     step = checkpoint_step + len(left_over.updates)
     log.info(

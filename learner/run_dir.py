@@ -4,6 +4,7 @@ Its files::
 
 run.json            the run's id, made once, and which checkpoint it was forked from
 config.toml         the resolved configuration
+inputs.json         what data, verifier and model were when it began
 identity            the learner's key; whoever has it can sign for the run
 ticket.txt          what contributors join with
 ledger.sqlite       prompts, leases, rollouts, verdicts, versions
@@ -70,6 +71,7 @@ class RunDir:
         self.identity = folder / "identity"
         self.ticket = folder / self.TICKET
         self.config = folder / self.CONFIG
+        self.inputs = folder / "inputs.json"
         self.ledger = folder / self.LEDGER
         self.metrics = folder / "metrics.jsonl"
         self.tensorboard = folder / "tensorboard"

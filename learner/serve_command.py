@@ -39,6 +39,7 @@ class ServeOptions:
     overrides: tuple[str, ...]
     listen: tuple[str, ...]
     dry_run: bool
+    accept_changed_inputs: bool
     as_json: bool
     verbose: bool
 
@@ -76,6 +77,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
             resume=options.resume,
             say_ticket=_say_ticket,
             changes=_changes(run_dir, config) if options.resume else (),
+            accept_changed_inputs=options.accept_changed_inputs,
         )
         try:
             trio.run(partial(serve, serving))

@@ -251,11 +251,17 @@ class Ledger:
         """Return from which checkpoints a run with this ledger can go on."""
         return await self._write(ledger_resume.reach)
 
-    async def resume(self, step: int, *, max_staleness: int, now_unix_s: float) -> LeftOver:
+    async def resume(
+        self, step: int, *, max_staleness: int, now_unix_s: float, are_same_prompts: bool = True
+    ) -> LeftOver:
         """Go back to the checkpoint of ``step``; returns the work that is still of use."""
         return await self._write(
             partial(
-                ledger_resume.resume, step=step, max_staleness=max_staleness, now_unix_s=now_unix_s
+                ledger_resume.resume,
+                step=step,
+                max_staleness=max_staleness,
+                now_unix_s=now_unix_s,
+                are_same_prompts=are_same_prompts,
             ),
             is_durable=True,
         )

@@ -101,8 +101,23 @@ def reach(db: sqlite3.Connection) -> Reach:
     )
 
 
-def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s: float) -> LeftOver:
+def resume(
+    db: sqlite3.Connection,
+    *,
+    step: int,
+    max_staleness: int,
+    now_unix_s: float,
+    are_same_prompts: bool = True,
+) -> LeftOver:
     """Bring the ledger to where a run stands that goes on from the checkpoint of ``step``.
+
+    Args:
+        db: the ledger.
+        step: of the checkpoint.
+        max_staleness: of the rollouts that are kept.
+        now_unix_s: the present.
+        are_same_prompts: whether the task still makes the prompts that were leased; if not, those
+            that lack results are given up, since nobody could score them.
 
     Raises:
         StoreError: not all updates since then can be made again: it would be another run.
@@ -131,6 +146,8 @@ def resume(db: sqlite3.Connection, *, step: int, max_staleness: int, now_unix_s:
     ).fetchall():
         rollouts = _rollouts_of(db, group_id)
         reason = _unusable(rollouts, step=step, max_staleness=max_staleness)
+        if not are_same_prompts:
+            reason = DropReason.RESUMED
         if reason is None:
             kept.append(
                 OpenedGroup(

@@ -19,6 +19,7 @@ import trio
 from echo2swarm.children.parent import Child, open_child
 from echo2swarm.children.wire import Progress
 from echo2swarm.errors import ChildError, ConfigError
+from learner.run_inputs import ACCEPT, changed_inputs
 from learner.scoring.messages import (
     Completion,
     DrawPrompts,
@@ -30,6 +31,7 @@ from learner.scoring.messages import (
     Scores,
     TaskOpened,
 )
+from learner.tasks.inputs import differences
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -123,6 +125,8 @@ class ProcessScorer:
         self._log_path = log_path
         self._limits = limits
         self._opened: TaskOpened | None = None
+        self._changed: ConfigError | None = None
+        """What the task depends on that is not as it was when it was opened."""
         self._send, self._receive = trio.open_memory_channel[_Job[Any]](0)
         self._waiting: _Job[Any] | None = None
 
@@ -216,6 +220,8 @@ class ProcessScorer:
             for wait_s in self._limits.reopen_waits_s:
                 await trio.sleep(wait_s)
                 failed = await self._live_once(lambda: log.info("scorer.restarted"))
+                if self._changed is not None:
+                    raise self._changed
                 if failed is None:
                     break
                 log.warning("scorer.start_failed", error=str(failed))
@@ -232,6 +238,12 @@ class ProcessScorer:
             except ChildError as exc:
                 child.kill()
                 return exc
+            if self._opened and (found := differences(self._opened.inputs, opened.inputs)):
+                child.kill()
+                self._changed = changed_inputs(
+                    found, accept=f"echo2-learner serve --resume {ACCEPT}"
+                )
+                return ChildError(str(self._changed))
             self._opened = self._opened or opened
             on_open()
             await self._work(child)

@@ -22,6 +22,10 @@ from learner.forking import ForkOptions, fork
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver, Reach
 from learner.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
+from learner.run_inputs import Recorded, read_inputs, write_inputs
+from learner.tasks.inputs import Input
+from learner.tasks.registry import check_table
+from learner.tasks.rows import read_rows
 from tests.learner.test_checkpoint_store import flip_a_bit, save
 
 
@@ -175,3 +179,49 @@ def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_not_called_damaged(
     source.checkpoints._discard(source.checkpoints.all()[0].folder)
 
     assert [listed.step for listed in survey(source)] == [20]
+
+
+@pytest.fixture
+def with_data(source: RunDir, tmp_path: Path) -> Path:
+    """Give the run a file of questions; returns it."""
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"question": "q", "answer": 1}\n')
+    config = LearnerConfig(task=check_table({"kind": "jsonl", "path": str(data)}))
+    write_atomically(source.config, resolved(config).encode())
+    recorded = read_rows(str(data)).source
+    write_inputs(source.inputs, Recorded((recorded, Input("model.path", "config.json", "0" * 64))))
+    return data
+
+
+def test_a_fork_depends_on_what_its_run_did(
+    source: RunDir, with_data: Path, tmp_path: Path
+) -> None:
+    made = fork(options(source, tmp_path)).run_dir
+    other = fork(
+        options(
+            source,
+            tmp_path,
+            run_dir=tmp_path / "other",
+            overrides=("task.kind=sort_digits",),
+        )
+    ).run_dir
+
+    assert read_inputs(made.inputs) == read_inputs(source.inputs)
+    found = read_inputs(other.inputs)
+    assert found is not None
+    assert [each.key for each in found.inputs] == ["model.path"]
+
+
+def test_a_fork_of_a_run_whose_data_changed_is_refused_until_that_is_accepted(
+    source: RunDir, with_data: Path, tmp_path: Path
+) -> None:
+    with_data.write_text('{"question": "q", "answer": 2}\n')
+
+    with pytest.raises(ConfigError, match=r"^task\.path: \S+ has changed .*--accept-changed-inp"):
+        fork(options(source, tmp_path))
+    assert not (tmp_path / "new").exists()
+
+    made = fork(options(source, tmp_path, accept_changed_inputs=True)).run_dir
+    found = read_inputs(made.inputs)
+    assert found is not None
+    assert [each.key for each in found.inputs] == ["model.path"], "the task is recorded anew"

@@ -217,6 +217,17 @@ async def test_rollouts_that_the_checkpoint_cannot_use_end_their_group(tmp_path:
     assert (left.groups, left.num_rollouts_undone) == ((), 1)
 
 
+async def test_prompts_that_the_task_makes_no_more_are_given_up(tmp_path: Path) -> None:
+    lease, record = leased()
+    async with opened(tmp_path) as ledger:
+        await ledger.granted(lease, record, now_unix_s=1.0)
+        await judge(ledger, lease, 0)
+
+        left = await ledger.resume(0, max_staleness=2, now_unix_s=5.0, are_same_prompts=False)
+
+    assert (left.groups, left.num_rollouts_undone, left.next_group) == ((), 1, 1)
+
+
 async def test_many_refusals_take_no_more_space_than_one(tmp_path: Path) -> None:
     refusals = [Refusal(Reason.STALE, f"number {i}") for i in range(50)]
     async with opened(tmp_path) as ledger:

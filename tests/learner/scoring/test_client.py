@@ -178,6 +178,24 @@ async def test_a_scorer_that_can_not_be_started_anew_ends_the_context(
             await scorer.score(completions("die"))
 
 
+async def test_a_scorer_that_is_started_anew_on_changed_data_is_refused(
+    model: Path, tmp_path: Path, log_path: Path
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text('{"prompt": "0", "wanted": 0}\n' * 3)
+    items = {"kind": "function", "score": FUNCTION["score"], "path": str(data)}
+    task = items | {"held_out_share": 0}
+
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(ConfigError, match=r"^task\.path: \S+rows\.jsonl has changed \(SHA-256 ")
+    ):
+        async with open_scorer(task, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+            (prompt,) = await scorer.draw(0, 1)
+            data.write_text('{"prompt": "1", "wanted": 1}\n' + data.read_text())
+            asked = sha256_of_prompt(prompt.tokens)
+            await scorer.score([Completion(0, tokens_of("die"), asked)])
+
+
 async def test_no_process_and_no_task_is_left_behind(model: Path, log_path: Path) -> None:
     before = trio.lowlevel.current_statistics().tasks_living
 
