@@ -9,6 +9,7 @@ again, at growing intervals, and complained about once.
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
@@ -21,6 +22,7 @@ from echo2swarm.network import address_book
 from echo2swarm.network.addresses import group_by_peer, merge
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
+from echo2swarm.network.dial_policy import target_of
 from protocols import advert
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RunId, short
@@ -28,6 +30,8 @@ from protocols.ids import PeerId, RunId, short
 CONNECT_S: Final = 10.0
 MAX_PARALLEL_DIALS: Final = 4
 MAX_REMEMBERED_TRIED: Final = 16
+MAX_FAILED_PER_HOST: Final = 2
+"""In one round of looking around."""
 NUM_NEIGHBOURS: Final = 4
 """So many connections beside the learner's keep a participant in the DHT and the gossip mesh."""
 CHECK_S: Final = 2.0
@@ -236,12 +240,22 @@ class Discovery:
             _log.debug("peers.not_found", error=str(exc))
             return
         self._rng.shuffle(others)
+        met_before = {info.peer for info in self._book.peers()}
+        others.sort(key=lambda info: info.peer not in met_before)
+        num_failed: Counter[str] = Counter()
         for info in others:
             connected = self._network.connected_peers()
             if info.peer in connected:
                 self._book.saw(info, now_unix_s=self._unix_now_s())
-            elif len(connected - {self._learner}) < NUM_NEIGHBOURS and info.addresses:
-                await self._reach(info, told_by=_DHT)
+                continue
+            if len(connected - {self._learner}) >= NUM_NEIGHBOURS or not info.addresses:
+                continue
+            # Many identities may name one host: where two were not, the others are not, either.
+            hosts = {target.host for target in map(target_of, info.addresses) if target}
+            if any(num_failed[host] >= MAX_FAILED_PER_HOST for host in hosts):
+                continue
+            if not await self._reach(info, told_by=_DHT):
+                num_failed.update(hosts)
 
     # Being found.
 

@@ -168,7 +168,7 @@ async def _run(
                 admit=admit if has_bulk else None,
                 gate=gate,
             )
-            dht, gossip = Dht(host), Gossip(host)
+            dht, gossip = Dht(host, gate.policy), Gossip(host)
             network = Libp2pNetwork(
                 identity.peer,
                 own,
@@ -281,7 +281,13 @@ class Libp2pNetwork:
         self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
     ) -> None:
         """Connect to a peer, trying each address."""
-        await self._peers.connect(info, timeout_s=timeout_s, told_by=told_by)
+        try:
+            await self._peers.connect(info, timeout_s=timeout_s, told_by=told_by)
+        except NetworkError:
+            self._dht.failed(info.peer)
+            raise
+        if self._peers.good_addresses(info.peer):
+            self._dht.reached(info.peer)
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close all connections to ``peer``."""

@@ -16,10 +16,13 @@ from libp2p.records.validator import NamespacedValidator, Validator
 
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.network.dial_policy import DialPolicy
 from echo2swarm.network.libp2p_host import peer_store_addresses, texts
+from echo2swarm.network.libp2p_providers import Providers, peer_name
+from echo2swarm.network.provider_table import MAX_PROVIDERS
 from echo2swarm.network.records import NAMESPACE, check_record, newest_record
-from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
-from protocols.ids import PeerId, public_key_of
+from protocols.errors import LocalProtocolError, RemoteProtocolError
+from protocols.ids import PeerId
 
 LOOKUP_S: Final = 20.0
 """Longest walk towards a key."""
@@ -51,8 +54,9 @@ class _AdvertValidator(Validator):  # type: ignore[misc]  # untyped library
 class Dht:
     """What the network port asks of the DHT."""
 
-    def __init__(self, host: IHost) -> None:
+    def __init__(self, host: IHost, policy: DialPolicy) -> None:
         self._host = host
+        self._policy = policy
         self._own = host.get_id()
         self.service = KadDHT(
             host,
@@ -63,6 +67,8 @@ class Dht:
             # All machines of one contributor sit in one subnet, and what they store is signed.
             max_peers_per_subnet=0,
         )
+        self._providers = Providers(host, self.service.peer_routing, policy)
+        self.service.provider_store = self._providers
 
     async def follow_connections(self) -> None:
         """Make the routing table agree with who is connected.
@@ -86,24 +92,33 @@ class Dht:
     async def find_providers(self, key: bytes) -> Sequence[PeerInfo]:
         """Ask the peers closest to ``key``, and our own store, who belongs to it."""
         multihash = bytes.fromhex(_MULTIHASH_SHA256) + key
-        store = self.service.provider_store
+        store = self._providers
 
         async def ask(peer: ID) -> list[object]:
             providers, _ = await store._get_providers_from_peer_with_closers(peer, multihash)
-            return list(providers)
+            return list(providers)[:MAX_PROVIDERS]
 
         answers = await self._ask_all(await self._closest(multihash), ask)
         found: dict[PeerId, tuple[str, ...]] = {}
         for info in (*store.get_providers(multihash), *(i for answer in answers for i in answer)):
-            peer = _peer_name(info.peer_id)
+            peer = peer_name(info.peer_id)
             if peer is not None and info.peer_id != self._own:
-                found[peer] = merge(found.get(peer, ()), texts(info.addrs))
+                places = [text for text in texts(info.addrs) if not self._policy.objection(text)]
+                found[peer] = merge(found.get(peer, ()), places)
         return [
             PeerInfo(
                 peer=peer, addresses=merge(found[peer], peer_store_addresses(self._host, peer))
             )
             for peer in sorted(found)
         ]
+
+    def reached(self, peer: PeerId) -> None:
+        """Note that we have connected to ``peer`` at an address of its own."""
+        self._providers.table.reached(peer)
+
+    def failed(self, peer: PeerId) -> None:
+        """Note that ``peer`` could not be reached."""
+        self._providers.table.failed(peer)
 
     async def find_peer(self, peer: PeerId) -> PeerInfo | None:
         """Ask the peers closest to ``peer`` for its addresses."""
@@ -163,13 +178,3 @@ class Dht:
             for peer in peers:
                 nursery.start_soon(one, peer)
         return answers
-
-
-def _peer_name(peer: ID) -> PeerId | None:
-    """Return the name of a peer that can be one of ours."""
-    name = PeerId(str(peer))
-    try:
-        public_key_of(name)
-    except MalformedMessageError:
-        return None
-    return name
