@@ -27,6 +27,7 @@ from echo2swarm.humane import format_bytes
 from echo2swarm.identity import Identity, hold_identity
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
+from echo2swarm.network.own_addresses import look_up
 from echo2swarm.weights.library import open_library
 from echo2swarm.weights.serve import ChunkServer
 from echo2swarm.weights.shunned import Shunned
@@ -69,6 +70,7 @@ def join(config: NodeConfig) -> bool:
 
     Raises:
         KeyboardInterrupt: it was told twice to stop.
+        UsageError: a name to advertise is unknown.
         SwarmError: something of this machine does not work; the message says what.
     """
     keep_heap_small()
@@ -83,13 +85,14 @@ async def _join(config: NodeConfig, identity: Identity) -> bool:
     # The library takes a second to import, and is not needed to say what is wrong with options.
     from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
 
+    advertise = await trio.to_thread.run_sync(look_up, config.advertise)
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
         async with open_network(
             identity,
             config.listen,
-            advertise=config.advertise,
+            advertise=advertise,
             ticket_addresses=config.ticket.addresses,
             go_betweens=[config.ticket.learner_peer] if config.is_hole_punching else [],
         ) as network:

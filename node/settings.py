@@ -1,17 +1,16 @@
 """From what the contributor typed to a :class:`~node.app.NodeConfig`."""
 
 import os
-import re
 import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import platformdirs
 
 from echo2swarm.broadcast.upload import bytes_per_s_of
 from echo2swarm.errors import UsageError
+from echo2swarm.network.own_addresses import check_advertised, check_listen
 from echo2swarm.ticket_text import typed_ticket
 from node.config import NodeConfig
 from node.doctor.question import Question
@@ -24,8 +23,6 @@ from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.reasons import Reason
 from protocols.ticket import Ticket
-
-_ADDRESS: Final = re.compile(r"/(?:ip4|ip6|dns|dns4|dns6)/[^/\s]+/tcp/(\d{1,5})(?:/p2p/\w+)?")
 
 
 def make_config(
@@ -50,9 +47,10 @@ def make_config(
         SwarmError: the engine is not installed.
     """
     said, is_expired = read_any_ticket(ticket)
-    for option, addresses in (("--listen", listen), ("--advertise", advertise)):
-        for address in addresses:
-            _check_address(option, address)
+    for address in listen:
+        _check_address("--listen", address)
+    for address in advertise:
+        _check_address("--advertise", address)
     options = parse_options(OPTIONS_OF.get(engine, Options), engine_options)
     return NodeConfig(
         ticket=said,
@@ -195,12 +193,13 @@ def read_any_ticket(text: str) -> tuple[Ticket, bool]:
 
 
 def _check_address(option: str, address: str) -> None:
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[1]) > 65_535:
-        raise UsageError(
-            f"{option} {address!r} is no address of the form /ip4/0.0.0.0/tcp/4151 "
-            "(or /ip6/..., /dns4/NAME/...)"
-        )
+    try:
+        if option == "--listen":
+            check_listen(address)
+        else:
+            check_advertised(address, by_node=True)
+    except UsageError as exc:
+        raise UsageError(f"{option} {address!r}: {exc}") from None
 
 
 def ticket_line(text: str) -> str:

@@ -3,8 +3,9 @@
 import re
 from typing import Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.errors import ConfigError, UsageError
 from echo2swarm.network.addresses import split_address
+from echo2swarm.network.own_addresses import check_advertised, check_listen
 from learner.config.tables import (
     EvalTable,
     LearnerConfig,
@@ -15,6 +16,7 @@ from learner.config.tables import (
 from protocols.errors import RemoteProtocolError
 from protocols.leases import MAX_GROUPS
 from protocols.rollouts import MAX_ROLLOUTS
+from protocols.ticket import MAX_ADDRESSES
 
 MAX_EVAL_SAMPLES: Final = 100_000
 """Completions of one evaluation."""
@@ -58,17 +60,24 @@ def _check_rollouts(rollouts: RolloutTable) -> None:
 def _check_swarm(swarm: SwarmTable) -> None:
     if not swarm.listen:
         raise ConfigError("swarm.listen: expected at least one address, or nobody can join")
-    for key, addresses in (("listen", swarm.listen), ("advertise", swarm.advertise)):
-        for address in addresses:
-            if not address.startswith("/"):
-                raise ConfigError(
-                    f'swarm.{key}: expected addresses like /ip4/0.0.0.0/tcp/4150, got "{address}"'
-                )
-    for address in swarm.bootstrap:
-        try:
-            split_address(address)
-        except RemoteProtocolError as exc:
-            raise ConfigError(f"swarm.bootstrap: {exc}") from None
+    if len(swarm.advertise) > MAX_ADDRESSES:
+        raise ConfigError(
+            f"swarm.advertise: expected at most {MAX_ADDRESSES} addresses, as a ticket has room "
+            f"for, got {len(swarm.advertise)}"
+        )
+    key = "listen"
+    try:
+        for address in swarm.listen:
+            check_listen(address)
+        key = "advertise"
+        for address in swarm.advertise:
+            check_advertised(address)
+        key = "bootstrap"
+        for address in swarm.bootstrap:
+            _, where = split_address(address)
+            check_advertised(where)
+    except (UsageError, RemoteProtocolError) as exc:
+        raise ConfigError(f"swarm.{key}: {exc}") from None
 
 
 def _check_trainer(trainer: TrainerTable) -> None:

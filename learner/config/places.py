@@ -1,11 +1,12 @@
-"""Whether the folders and files that a configuration names are on this machine."""
+"""Whether what a configuration names is there: folders and files, and names of this machine."""
 
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.errors import ConfigError, UsageError
 from echo2swarm.models.folder import check_model_folder
 from echo2swarm.models.resolve import EMBEDDED, is_hub_id
+from echo2swarm.network.own_addresses import look_up
 from learner.config.tables import LearnerConfig
 from learner.tasks.registry import BUILT_IN, find_kind
 
@@ -17,7 +18,12 @@ def check_places(config: LearnerConfig) -> None:
 
     Raises:
         ConfigError: something is not; the message starts with the key.
+        NetworkError: names can't be looked up now.
     """
+    try:
+        look_up(config.swarm.advertise)
+    except UsageError as exc:
+        raise ConfigError(f"swarm.advertise: {exc}") from None
     path = config.model.path
     if Path(path).is_absolute() or not (path == EMBEDDED or is_hub_id(path)):
         try:

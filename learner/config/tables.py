@@ -46,7 +46,8 @@ class SwarmTable(Table, frozen=True):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4150",)
     """Multiaddresses to listen on."""
     advertise: tuple[str, ...] = ()
-    """Addresses to put into the ticket instead of those found on this machine."""
+    """Addresses to put into the ticket instead of those found on this machine:
+    `/ip4/HOST/tcp/PORT`, `/ip6/...` or `/dns4/NAME/tcp/PORT`."""
     bootstrap: tuple[str, ...] = ()
     """Further peers (multiaddresses with /p2p/) to join the DHT through."""
     hole_punching: bool = True

@@ -139,6 +139,18 @@ def test_other_variables_of_ours_are_left_alone() -> None:
             '[swarm]\nlisten = ["0.0.0.0:4150"]',
             'swarm.listen: expected addresses like /ip4/0.0.0.0/tcp/4150, got "0.0.0.0:4150"',
         ),
+        (
+            '[swarm]\nlisten = ["/ip4/127.0.0.1"]',
+            'swarm.listen: expected addresses like /ip4/0.0.0.0/tcp/4150, got "/ip4/127.0.0.1"',
+        ),
+        (
+            '[swarm]\nadvertise = ["/ip4/127.0.0.1"]',
+            "swarm.advertise: expected addresses like /ip4/203.0.113.9/tcp/4150 or ",
+        ),
+        (
+            '[swarm]\nadvertise = ["/ip4/0.0.0.0/tcp/4150"]',
+            'swarm.advertise: "/ip4/0.0.0.0/tcp/4150": no machine is at 0.0.0.0',
+        ),
         ('[swarm]\nbootstrap = ["/ip4/1.2.3.4/tcp/1"]', "swarm.bootstrap: '/ip4/1.2.3.4/tcp/1' is"),
         ('[trainer]\ndevice = "gpu"', 'trainer.device: expected "auto", "cpu"'),
         (

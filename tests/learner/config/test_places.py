@@ -27,6 +27,10 @@ def test_what_is_there_or_would_be_fetched_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
+        (
+            ['swarm.advertise=["/dns4/nobody..here/tcp/4150"]'],
+            'swarm.advertise: "/dns4/nobody..here/tcp/4150": this system does not know the name',
+        ),
         (["model.path=/no/where"], "model.path: model folder /no/where does not exist"),
         (["model.path=nowhere"], "model.path: model folder nowhere does not exist"),
         (["model.path=/"], "model.path: model folder / has no config.json"),
