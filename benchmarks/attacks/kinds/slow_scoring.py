@@ -1,0 +1,53 @@
+"""Members who take work and answer with mathematics that takes for ever to look at."""
+
+from typing import Final
+
+import trio
+
+from benchmarks.attacks.member import Member, answer, open_member
+from benchmarks.attacks.scene import Scene
+
+TEXTS: Final = {
+    11: r"$((9!)!)!$",
+    12: r"\boxed{9^{9^{9}}}",
+    13: "$" + r"\frac{1}{" * 60 + "2" + "}" * 60 + "$",
+    14: "$" + "{" * 3000 + "}" * 3000 + "$",
+}
+"""By token of the model that the run is made with: what it stands for there."""
+BEAT_S: Final = 0.5
+GAP_S: Final = 0.2
+
+
+async def run(scene: Scene) -> None:
+    """Take leases, and give back completions of one such token each."""
+
+    async def submit(member: Member, index: int) -> None:
+        lease = await member.lease(max_completions=16)
+        if lease is None:
+            scene.notes["no lease"] += 1
+            await trio.sleep(GAP_S)
+            return
+        token = list(TEXTS)[index % len(TEXTS)]
+        limit = lease.sampling.max_new_tokens
+        scene.tried()
+        filler = [1] * (limit - 1)
+        reply = await member.submit(
+            lease.lease_id, answer(lease, [*filler, token], version=member.newest)
+        )
+        for verdict in reply.verdicts:
+            scene.notes[str(verdict.refusal and verdict.refusal.value)] += 1
+
+    async def beat(member: Member) -> None:
+        while True:
+            await member.heartbeat()
+            await trio.sleep(BEAT_S)
+
+    async def act(index: int) -> None:
+        async with open_member(scene, index) as member:
+            await member.heartbeat()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(beat, member)
+                while True:
+                    await submit(member, index)
+
+    await scene.crowd(act)
