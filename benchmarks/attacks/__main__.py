@@ -29,6 +29,7 @@ from benchmarks.attacks.report import Results, outcome_of
 from benchmarks.attacks.verdict import find
 from benchmarks.harness import finish
 from echo2swarm.cli_errors import run_cli
+from echo2swarm.telemetry import configure_logging
 from learner.demo.signals import until_signal
 
 FULL: Final = Timing(settle_steps=30, before_s=12.0, after_s=3.0, window_s=4.0)
@@ -112,6 +113,7 @@ def main(
     left_out = [] if names else [each for each in (*ATTACKS, *BOMBS) if not is_chosen(each)]
     if is_urgent:
         procs.hurry()
+    configure_logging(quiet=True)
     console = Console(stderr=True)
     work = partial(
         measure,

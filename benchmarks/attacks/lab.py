@@ -22,7 +22,7 @@ import trio
 
 from benchmarks.attacks import procs
 from benchmarks.attacks.kinds.slow_scoring import TEXTS
-from benchmarks.attacks.newcomer import GIVE_UP_S, Visit, visit
+from benchmarks.attacks.newcomer import GIVE_UP_S, Visit, reach, visit
 from benchmarks.attacks.registry import Attack
 from benchmarks.attacks.scene import Order, Tally
 from benchmarks.attacks.victim import Victim, open_victim
@@ -101,6 +101,8 @@ class Readings:
     visits: list[Visit] = field(default_factory=list)
     num_dials: int = 0
     """Of the victim."""
+    nodes_in_s: list[float] = field(default_factory=list)
+    """How long a newcomer took, after the attack, to connect to each node."""
     tally: Tally = field(default_factory=Tally)
     num_survivors: int = 0
     """Of learner and nodes, the processes that still run."""
@@ -244,6 +246,7 @@ class Lab:
             await attack.wait_over()
             found.attack_s = start_s, time.time()
             found.tally = await attack.tally()
+            found.nodes_in_s = [await reach(address) for address in self._node_addresses]
             await trio.sleep(self._timing.after_s)
             with trio.move_on_after(GIVE_UP_S):
                 await self._visited_since(found)

@@ -37,6 +37,19 @@ class Visit:
     """What went wrong."""
 
 
+async def reach(address: str) -> float:
+    """Return how long a fresh identity takes to connect to a node; infinity if it can't."""
+    (node,) = group_by_peer([address])
+    began_s = trio.current_time()
+    try:
+        with trio.fail_after(GIVE_UP_S):
+            async with open_network(new_identity(), ()) as network:
+                await network.connect(node, timeout_s=GIVE_UP_S)
+                return trio.current_time() - began_s
+    except (trio.TooSlowError, NetworkError):
+        return float("inf")
+
+
 async def visit(ticket_line: str) -> Visit:
     """Connect as a fresh identity, report, be told what to do, ask for the status, and leave."""
     ticket = ticket_protocol.read(ticket_line, now_unix_s=time.time())

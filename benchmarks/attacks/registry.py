@@ -80,7 +80,7 @@ ATTACKS: Final = (
     _silent("chunks"),
     Attack(
         name="silent-all",
-        what="16 silent streams of seven protocols from each of 60 identities",
+        what="8 silent streams of each of seven protocols from each of 60 identities",
         run=silent_streams.on_all,
         min_tried=200,
     ),

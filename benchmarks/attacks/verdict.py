@@ -44,6 +44,8 @@ class Found:
     in_after_s: float
     status_s: float
     """The longest that a newcomer waited for the status, during the attack or after it."""
+    node_in_s: float
+    """The longest that a newcomer took, after the attack, to connect to one of the nodes."""
     num_dials: int
     num_survivors: int
     num_tried: int
@@ -84,6 +86,7 @@ def find(attack: Attack, readings: Readings, *, share: float) -> Found:
         in_during_s=_worst([v.in_s for v in visits_during]),
         in_after_s=_worst([v.in_s for v in visits_after]),
         status_s=_worst([v.status_s for v in visits_during + visits_after]),
+        node_in_s=_worst(readings.nodes_in_s),
         num_dials=readings.num_dials,
         num_survivors=readings.num_survivors,
         num_tried=readings.tally.num_tried,
@@ -105,6 +108,7 @@ def marks_of(attack: Attack, found: Found) -> tuple[Mark, ...]:
         Mark(name="stores grew by, MB", value=found.stores_mb, at_most=MAX_STORES_MB),
         Mark(name="newcomer during, s", value=found.in_during_s, at_most=MAX_IN_S),
         Mark(name="newcomer after, s", value=found.in_after_s, at_most=MAX_IN_S),
+        Mark(name="newcomer at a node, s", value=found.node_in_s, at_most=MAX_IN_S),
         Mark(name="status, s", value=found.status_s, at_most=MAX_IN_S),
         Mark(name="processes left", value=found.num_survivors, at_least=NUM_PROCESSES),
         Mark(name="deeds", value=found.num_tried, at_least=found.num_wanted),

@@ -72,6 +72,7 @@ def calm() -> Readings:
         visits=[a_visit(3.0 * i) for i in range(13)],
         tally=Tally(num_tried=100, cpu_s=6.0),
         num_survivors=3,
+        nodes_in_s=[0.1, 0.2],
     )
 
 
@@ -131,6 +132,10 @@ def test_stores_that_fill_are_seen() -> None:
 )
 def test_a_newcomer_who_waits_or_never_came_is_a_failure(visits: list[Visit], name: str) -> None:
     assert missed(replace(calm(), visits=visits)) == {name}
+
+
+def test_a_node_that_cannot_be_reached_afterwards_is_a_failure() -> None:
+    assert missed(replace(calm(), nodes_in_s=[0.1, math.inf])) == {"newcomer at a node, s"}
 
 
 def test_a_victim_may_be_dialled_a_handful_of_times() -> None:

@@ -44,7 +44,8 @@ async def _hold(protocols: tuple[str, ...], scene: Scene) -> None:
 
     async def act(index: int) -> None:
         async with scene.connection(index) as wire, trio.open_nursery() as nursery:
-            for number in range(STREAMS_PER_IDENTITY * min(2, len(protocols))):
-                nursery.start_soon(hold, wire, protocols[(number + index) % len(protocols)])
+            for protocol in protocols:
+                for _ in range(STREAMS_PER_IDENTITY):
+                    nursery.start_soon(hold, wire, protocol)
 
     await scene.crowd(act)
