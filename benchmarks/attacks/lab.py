@@ -130,7 +130,9 @@ def config_for(
 
 def _questions(folder: Path) -> Path:
     path = folder / "questions.jsonl"
-    rows = [{"question": f"{i % 10}{i // 10 % 10}5", "answer": str(i % 10)} for i in range(100)]
+    # What the model has learned to do: it knows its answers, and never writes a formula.
+    digits = [f"{i:03d}" for i in range(1000)]
+    rows = [{"question": f"{each}=", "answer": "".join(sorted(each))} for each in digits]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

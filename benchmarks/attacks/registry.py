@@ -99,7 +99,7 @@ ATTACKS: Final = (
         what="60 identities that the DHT finds at a victim's",
         run=providers.run,
         min_tried=200,
-        seconds=40.0,
+        seconds=50.0,
         has_victim=True,
     ),
     Attack(

@@ -8,10 +8,9 @@ from benchmarks.attacks.member import Member, answer, open_member
 from benchmarks.attacks.scene import Scene
 
 TEXTS: Final = {
-    11: r"$((9!)!)!$",
-    12: r"\boxed{9^{9^{9}}}",
-    13: "$" + r"\frac{1}{" * 60 + "2" + "}" * 60 + "$",
-    14: "$" + "{" * 3000 + "}" * 3000 + "$",
+    12: r"$((9!)!)!$",
+    13: r"\boxed{9^{9^{9}}}",
+    14: "$" + r"\frac{1}{" * 60 + "2" + "}" * 60 + "$",
 }
 """By token of the model that the run is made with: what it stands for there."""
 BEAT_S: Final = 0.5
