@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Final
 
 import platformdirs
@@ -26,9 +27,44 @@ _SMALL_BYTES: Final = 1 << 20
 
 
 def cache_dir() -> Path:
-    """Return where things are kept that can be made again."""
+    """Return where things are kept that can be made again.
+
+    Where there is no home directory that can be written, as in containers that run under any
+    user id, it is a folder of this user's among the temporary ones.
+
+    Raises:
+        StoreError: none of them can be written.
+    """
     override = os.environ.get(CACHE_DIR_VARIABLE)
-    return Path(override) if override else Path(platformdirs.user_cache_dir("echo2swarm"))
+    if override:
+        return Path(override)
+    usual = Path(platformdirs.user_cache_dir("echo2swarm"))
+    # Without a home directory, the path begins with "~" still.
+    return usual if usual.is_absolute() and _can_be_written(usual) else _temporary_cache()
+
+
+def _can_be_written(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _temporary_cache() -> Path:
+    """Return a folder that nobody else can write."""
+    folder = Path(tempfile.gettempdir()) / f"echo2swarm-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        stat = folder.lstat()
+        if S_ISDIR(stat.st_mode) and stat.st_uid == os.getuid() and not stat.st_mode & 0o022:
+            return folder
+    except OSError:
+        pass
+    raise StoreError(
+        f"neither the home directory nor {folder} can be used for what is kept between runs; set "
+        f"{CACHE_DIR_VARIABLE} to a folder that can be written"
+    )
 
 
 def torch_env() -> dict[str, str]:
@@ -36,9 +72,15 @@ def torch_env() -> dict[str, str]:
 
     On CPUs, torch compiles a kernel for each shape that it meets in bfloat16, and keeps the last
     1024 of each of two kinds: hundreds of megabytes, where hardly a shape comes twice.
+
+    Raises:
+        StoreError: the cache can't be written.
     """
+    folder = cache_dir() / "torch"
+    if not _can_be_written(folder):
+        raise StoreError(f"can't write {folder}; set {CACHE_DIR_VARIABLE} to a folder that can be")
     kept = {name: os.environ.get(name, _KERNELS_KEPT) for name in _KERNEL_CACHES}
-    return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir() / "torch"), **kept}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder), **kept}
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

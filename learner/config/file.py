@@ -282,7 +282,7 @@ def _with_absolute_paths(
     if isinstance(task, dict):
         for key in task_keys:
             if isinstance(task.get(key), str):
-                task[key] = str(folder / Path(task[key]).expanduser())
+                task[key] = str(folder / _expanded(task[key], f"task.{key}"))
     if isinstance(model, dict) and isinstance(model.get("path"), str):
         model["path"] = _model_path(model["path"], folder)
     return result
@@ -290,9 +290,18 @@ def _with_absolute_paths(
 
 def _model_path(path: str, folder: Path) -> str:
     """Return the absolute path of a folder; names of models as they are."""
-    there = folder / Path(path).expanduser()
+    there = folder / _expanded(path, "model.path")
     is_path = path.startswith(("/", "./", "../", "~")) or (path != "embedded" and there.is_dir())
     return str(there) if is_path else path
+
+
+def _expanded(path: str, key: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(
+            f"{key}: there is no home directory for {path}; set HOME, or give an absolute path"
+        ) from None
 
 
 def _without_none(value: object) -> Any:  # noqa: ANN401  # TOML has no null

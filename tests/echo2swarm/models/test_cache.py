@@ -1,6 +1,8 @@
 """Folders in the cache: made once, whole, and by one process."""
 
 import multiprocessing
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,49 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
 
     assert [process.exitcode for process in processes] == [0, 0]
     assert (tmp_path / "made").read_text() == "x"
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "FILE"])
+def test_without_a_home_that_can_be_written_the_cache_is_a_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.delenv(CACHE_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", home.replace("FILE", str(tmp_path / "file")))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    folder = cache_dir()
+
+    assert folder == cache_dir() == tmp_path / f"echo2swarm-{os.getuid()}"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert Path(torch_env()["TORCHINDUCTOR_CACHE_DIR"]).is_dir()
+
+
+def test_a_temporary_folder_that_others_can_write_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CACHE_DIR_VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/proc/nowhere")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    theirs = tmp_path / f"echo2swarm-{os.getuid()}"
+    theirs.mkdir()
+    theirs.chmod(0o777)
+
+    with pytest.raises(StoreError, match=f"set {CACHE_DIR_VARIABLE} to a folder"):
+        cache_dir()
+
+
+def test_a_cache_that_was_chosen_and_can_not_be_written_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CACHE_DIR_VARIABLE, "/proc/nowhere")
+
+    with pytest.raises(
+        StoreError, match=f"can't write /proc/nowhere/torch; set {CACHE_DIR_VARIABLE}"
+    ):
+        torch_env()
 
 
 def test_the_cache_folder_can_be_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -408,3 +408,10 @@ def test_a_run_that_older_software_began_keeps_what_it_holds_out(tmp_path: Path)
         assert load(again, environment={}, of_run=again) == old
     asked = load(mine, ['task.held_out_by="content"'], environment={}, of_run=before)
     assert asked.task["held_out_by"] == "content"
+
+
+def test_a_path_in_a_home_that_nobody_knows_is_refused_with_what_to_set(write: WriteFile) -> None:
+    path = write('[model]\npath = "~nobody-of-this-name/model"')
+
+    with pytest.raises(ConfigError, match=r"model\.path: there is no home directory for ~nobody"):
+        read(path)
