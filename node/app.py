@@ -169,6 +169,7 @@ async def run_node(
             is_open=lambda: keeper.is_relaying,
         )
         neighbours = Neighbours(network, learner=ticket.learner_peer, rng=rng)
+        network.protect(neighbours.is_relied_on)
         own_cap = OwnCap(budget)
         sync = PolicySync(
             network,

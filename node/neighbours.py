@@ -46,6 +46,10 @@ class Neighbours:
         connected = self._network.connected_peers()
         return (connected & self._wanted.keys() or connected) | {self._learner}
 
+    def is_relied_on(self, peer: PeerId) -> bool:
+        """Return whether ``peer`` is the learner, or one whom it names."""
+        return peer == self._learner or peer in self._wanted
+
     @property
     def dials(self) -> dict[PeerId, Dial]:
         """What came of our attempts to dial those who are named now, so far as there were any."""

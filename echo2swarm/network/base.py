@@ -180,7 +180,9 @@ class Network(Protocol):
     def protect(self, is_proven: IsProven) -> None:
         """From now on, keep a share of what is limited for the peers that ``is_proven`` names.
 
-        Until then, and whenever there is room for all, everybody counts alike.
+        Until then, and whenever there is room for all, everybody counts alike. Of too many
+        connections, those of others are closed first, and of them those of whichever address and
+        peer have the most; a part is left for newcomers, however many are proven.
         """
         ...
 

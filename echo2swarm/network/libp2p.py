@@ -34,6 +34,7 @@ from echo2swarm.network.base import (
 )
 from echo2swarm.network.bulk import ANSWER_S, Bulk
 from echo2swarm.network.bulk_stream import TlsStream
+from echo2swarm.network.connection_seats import ConnectionSeats
 from echo2swarm.network.dial_policy import DialPolicy
 from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p_dht import Dht
@@ -159,12 +160,16 @@ async def _run(
             async def admit(stream: trio.SocketStream) -> Callable[[], Awaitable[None]] | None:
                 return await network.admit(stream)
 
+            def is_proven(peer: PeerId) -> bool:
+                return network.is_proven(peer)
+
+            seats = ConnectionSeats(max_connections, is_protected=is_proven)
             host = make_host(
                 identity,
                 ports,
                 own,
                 nursery,
-                max_connections=max_connections,
+                seats=seats,
                 admit=admit if has_bulk else None,
                 gate=gate,
             )
@@ -308,7 +313,7 @@ class Libp2pNetwork:
     def serve(self, protocol: str, handler: Handler, limits: ServeLimits) -> None:
         """Answer incoming streams of ``protocol``."""
         service = self._services[protocol] = Service(
-            protocol, handler, limits, is_proven=self._is_proven_now
+            protocol, handler, limits, is_proven=self.is_proven
         )
 
         async def handle(stream: INetStream) -> None:
@@ -326,7 +331,8 @@ class Libp2pNetwork:
         """Keep a share of what is limited for the peers that ``is_proven`` names."""
         self._is_proven = is_proven
 
-    def _is_proven_now(self, peer: PeerId) -> bool:
+    def is_proven(self, peer: PeerId) -> bool:
+        """Return whether the application has said so of a peer."""
         return self._is_proven(peer)
 
     def open_stream(

@@ -13,23 +13,21 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
-from libp2p.rcmgr.connection_limits import ConnectionLimits
-from libp2p.rcmgr.manager import ResourceLimits, ResourceManager
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from multiaddr import Multiaddr
 from multiaddr.utils import get_network_addrs
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
+from echo2swarm.network.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
 from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_noise import security_options
 from echo2swarm.network.libp2p_tcp import Admit, BoundPort, OwnedTcp
-from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
+from echo2swarm.network.libp2p_upgrade import SeatedUpgrader
+from echo2swarm.network.libp2p_yamux import BulkYamux
 from protocols.ids import PeerId
 
-MAX_CONNECTIONS_PER_PEER: Final = 8
 MAX_ADDRESS_CHARS: Final = 256
-MAX_STREAMS: Final = 10_000
 MAX_BUFFERED_BYTES: Final = 128 * 1024 * 1024
 """What one connection may hold unread. Yamux has a window, but the library does not enforce it."""
 HEALTH_INTERVAL_S: Final = 10.0
@@ -45,7 +43,7 @@ def make_host(
     advertise: Sequence[str],
     nursery: trio.Nursery,
     *,
-    max_connections: int,
+    seats: ConnectionSeats,
     admit: Admit | None,
     gate: Gate,
 ) -> IHost:
@@ -56,7 +54,7 @@ def make_host(
         ports: where it listens.
         advertise: where others can reach it.
         nursery: owns the listeners.
-        max_connections: both ways, together.
+        seats: for the connections, both ways together.
         admit: takes over connections that are no libp2p ones but for bulk.
         gate: decides what is dialled.
     """
@@ -69,11 +67,13 @@ def make_host(
         transports=[OwnedTcp(ports, nursery, admit, gate)],
         announce_addrs=announced,
         disable_identify_address_discovery=True,
-        connection_config=_connection_config(max_connections),
-        resource_manager=_resource_manager(max_connections),
+        connection_config=_connection_config(2 * seats.num_seats),
     )
     network = host.get_network()
-    network.upgrader.muxer_multistream = BulkMuxer()
+    # The library's resource manager keeps a count beside what is open, and what is cancelled in
+    # mid-handshake stays counted: a few hundred dials into silence, or a port scan, end everything.
+    network.set_resource_manager(None)
+    network.upgrader = SeatedUpgrader(security_options(key_pair), seats)
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
     serve = network.common_stream_handler
 
@@ -97,13 +97,14 @@ def make_host(
 
 
 def _connection_config(max_connections: int) -> ConnectionConfig:
+    """Return limits beyond ours, so that ours decide: the library refuses whoever comes last."""
     return ConnectionConfig(
         max_connections=max_connections,
         # No pruning behind our back.
         min_connections=0,
         low_watermark=0,
         high_watermark=max_connections,
-        max_connections_per_peer=MAX_CONNECTIONS_PER_PEER,
+        max_connections_per_peer=2 * MAX_SEATS_PER_PEER,
         load_balancing_strategy="latency_based",
         # A vanished peer is otherwise never noticed. Only silence counts: connections
         # are not to be replaced because the machine is busy.
@@ -117,24 +118,6 @@ def _connection_config(max_connections: int) -> ConnectionConfig:
         max_ping_latency=math.inf,
         min_ping_success_rate=0.0,
         max_failed_streams=2**31,
-    )
-
-
-def _resource_manager(max_connections: int) -> ResourceManager:
-    """Return limits that agree with the connection limits, and no self-adjusting ones."""
-    return ResourceManager(
-        limits=ResourceLimits(max_connections=2 * max_connections, max_streams=MAX_STREAMS),
-        connection_limits=ConnectionLimits(
-            max_pending_inbound=max_connections,
-            max_pending_outbound=max_connections,
-            max_established_inbound=max_connections,
-            max_established_outbound=max_connections,
-            max_established_per_peer=MAX_CONNECTIONS_PER_PEER,
-            max_established_total=max_connections,
-        ),
-        enable_metrics=False,
-        enable_circuit_breaker=False,
-        enable_graceful_degradation=False,
     )
 
 

@@ -12,7 +12,6 @@ from weakref import WeakSet
 import structlog
 import trio
 from libp2p.abc import IHost, INetConn
-from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
@@ -29,6 +28,7 @@ from echo2swarm.network.libp2p_ends import (
     open_connections,
     stream_on,
 )
+from echo2swarm.network.libp2p_socket import OwnedStream
 from echo2swarm.network.libp2p_yamux import BulkYamux
 from echo2swarm.network.punch import Puncher
 from echo2swarm.network.serving import leaves
@@ -221,7 +221,7 @@ class Meetings:
             connection = None
             try:
                 with trio.move_on_after(UPGRADE_S):
-                    raw = RawConnection(TrioTCPStream(stream), initiator=True)
+                    raw = RawConnection(OwnedStream(stream), initiator=True)
                     connection = await self._swarm.upgrade_outbound_raw_conn(raw, target)
                     self._met.add(connection.muxed_conn)
                     self._policy.reached(peer, str(ends_of_socket(stream.socket)[1]))
@@ -300,7 +300,7 @@ class Meetings:
         try:
             with trio.move_on_after(UPGRADE_S):
                 _, remote = ends_of_socket(stream.socket)
-                raw = RawConnection(TrioTCPStream(stream), initiator=False)
+                raw = RawConnection(OwnedStream(stream), initiator=False)
                 muxed = await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(str(remote)))
                 is_peer = str(muxed.peer_id) == peer
                 if is_peer:

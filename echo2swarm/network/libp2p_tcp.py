@@ -21,7 +21,6 @@ from typing import Final
 import trio
 from libp2p.abc import IListener, IRawConnection
 from libp2p.custom_types import THandler
-from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
@@ -29,6 +28,7 @@ from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError, UsageError
 from echo2swarm.network.libp2p_gate import Gate, resolve
+from echo2swarm.network.libp2p_socket import OwnedStream
 from echo2swarm.network.punch import share_port
 from protocols.bulk import FIRST_BYTE
 
@@ -106,18 +106,6 @@ def _explain(exc: OSError, address: str, port: int) -> str:
             return f"can't listen on {address}: {exc.strerror or exc}"
 
 
-class _Connection(TrioTCPStream):  # type: ignore[misc]  # untyped library
-    """A TCP stream that tells when it was closed."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        super().__init__(stream)
-        self.closed = trio.Event()
-
-    async def close(self) -> None:
-        self.closed.set()
-        await super().close()
-
-
 class _Undecided:
     """Connections of which nobody knows yet what they are: bounded in number and in time.
 
@@ -183,7 +171,7 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
             await go_on()
 
     async def _serve_libp2p(self, stream: trio.SocketStream) -> None:
-        connection = _Connection(stream)
+        connection = OwnedStream(stream)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._handle, connection)
             # The library's handler waits for the end of the host, and holds one of
@@ -191,7 +179,7 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
             await connection.closed.wait()
             nursery.cancel_scope.cancel()
 
-    async def _handle(self, connection: _Connection) -> None:
+    async def _handle(self, connection: OwnedStream) -> None:
         try:
             await self._handler(connection)
         except Exception:  # noqa: S110 - garbage, a port scan, a broken handshake: no news
@@ -264,7 +252,7 @@ class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
                 except OSError as exc:
                     failure = exc
                 else:
-                    return RawConnection(TrioTCPStream(stream), True)
+                    return RawConnection(OwnedStream(stream), True)
             raise OpenConnectionError(f"can't connect to {where}: {failure}") from failure
 
     async def dial_with_source(

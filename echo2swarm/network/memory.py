@@ -26,6 +26,7 @@ from protocols.ids import PeerId, peer_id_of, short
 
 PORT: Final = 4001
 """All have the same port, and a host number each."""
+MAX_CONNECTIONS: Final = 512
 
 
 async def _open_nursery(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
@@ -56,13 +57,18 @@ class MemoryHub:
 
     @asynccontextmanager
     async def network(
-        self, key: Ed25519PrivateKey, *, address: str | None = None
+        self,
+        key: Ed25519PrivateKey,
+        *,
+        address: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> AsyncIterator[MemoryNetwork]:
         """Join the world under the peer id of ``key``; leave it with the context.
 
         Args:
             key: the identity; one that left may come back.
             address: where to be dialled; by default a new one each time.
+            max_connections: in both directions together.
 
         Raises:
             NetworkError: the peer id or the address is in use.
@@ -77,7 +83,7 @@ class MemoryHub:
         async with trio.open_nursery() as nursery:
             # The tasks of a network can be ended, by kill, without its user's.
             tasks = await nursery.start(_open_nursery)
-            network = MemoryNetwork(self, peer, where, tasks)
+            network = MemoryNetwork(self, peer, where, tasks, max_connections=max_connections)
             self._alive[peer] = network
             try:
                 yield network
@@ -131,8 +137,11 @@ class MemoryHub:
         return self._group_of(one) == self._group_of(other)
 
     def link(self, one: PeerId, other: PeerId) -> None:
-        """Connect two peers."""
+        """Connect two peers; whichever of them has too many connections then breaks one."""
         self._links.add(frozenset((one, other)))
+        for peer, rest, is_dialled in ((one, other, True), (other, one, False)):
+            if (victim := self._alive[peer].linked(rest, is_dialled=is_dialled)) is not None:
+                self.unlink(peer, victim)
 
     def unlink(self, one: PeerId, other: PeerId) -> None:
         """Break the connection of two peers and every stream on it."""
@@ -140,7 +149,7 @@ class MemoryHub:
         for peer, rest in ((one, other), (other, one)):
             network = self._alive.get(peer)
             if network is not None:
-                network.break_streams(rest)
+                network.unlinked(rest)
 
     def linked(self, peer: PeerId) -> frozenset[PeerId]:
         """Return the peers connected to ``peer``."""

@@ -19,6 +19,7 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
+from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
 from echo2swarm.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Service, Subscription, nobody
@@ -38,12 +39,22 @@ MAX_SEEN_MESSAGES: Final = 4096
 class MemoryNetwork:
     """Implements :class:`echo2swarm.network.base.Network`; made by ``MemoryHub.network``."""
 
-    def __init__(self, hub: "MemoryHub", peer: PeerId, where: str, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        hub: "MemoryHub",
+        peer: PeerId,
+        where: str,
+        nursery: trio.Nursery,
+        *,
+        max_connections: int,
+    ) -> None:
         self.where = where
         self._hub = hub
         self._peer = peer
         self._nursery = nursery
         self._is_dead = False
+        self._seats = ConnectionSeats(max_connections, is_protected=self._is_proven_now)
+        self._seat_of: dict[PeerId, ConnectionSeat] = {}
         self._services: dict[str, Service] = {}
         self._is_proven: IsProven = nobody
         self._streams: set[MemoryStream] = set()
@@ -87,12 +98,15 @@ class MemoryNetwork:
             await trio.lowlevel.checkpoint()
             return
         failures = []
-        with trio.move_on_after(timeout_s):
+        where = "no address"
+        with trio.move_on_after(timeout_s) as scope:
             for where in info.addresses:
                 failure = await self._dial(info.peer, where, timeout_s / len(info.addresses))
                 if failure is None:
                     return
                 failures.append(f"{where}: {failure}")
+        if scope.cancelled_caught:
+            failures.append(f"{where}: timed out")
         raise NetworkError(
             f"can't reach peer {info.peer}: {'; '.join(failures) or 'no address known'}"
         )
@@ -112,7 +126,7 @@ class MemoryNetwork:
         self._hub.link(self._peer, peer)
         self._learn(peer, (where,))
         other._learn(self._peer, (self.where,))
-        return None
+        return None if peer in self.connected_peers() else "all connections are taken"
 
     def _learn(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         self._known[peer] = merge(addresses, self._known.get(peer, ()))
@@ -305,8 +319,18 @@ class MemoryNetwork:
 
     # What the hub does to us.
 
-    def break_streams(self, peer: PeerId) -> None:
-        """Break every stream to ``peer``."""
+    def linked(self, peer: PeerId, *, is_dialled: bool) -> PeerId | None:
+        """Note a new connection; returns the peer whose connection has to go for it."""
+        other = self._hub.alive(peer)
+        where = "" if other is None else other.where.removeprefix("/ip4/").partition("/")[0]
+        seat = self._seat_of[peer] = ConnectionSeat(where, is_dialled, peer)
+        victim = self._seats.take(seat)
+        return None if victim is None else victim.peer
+
+    def unlinked(self, peer: PeerId) -> None:
+        """Note that the connection to ``peer`` is gone, and break every stream on it."""
+        if (seat := self._seat_of.pop(peer, None)) is not None:
+            self._seats.leave(seat)
         for stream in [s for s in self._streams if s.peer == peer]:
             stream.reset()
             self._streams.discard(stream)

@@ -1,20 +1,28 @@
 """Several ways to get networks that can reach each other, for the same contract tests."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from echo2swarm.errors import NetworkError
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, Stream
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p import MAX_CONNECTIONS, open_network
 from echo2swarm.network.memory import MemoryHub
-from protocols.ids import PeerId
+from protocols.ids import PeerId, peer_id_of
 
 PATIENCE_S = 60.0
+OPENINGS = (
+    b"GET / HTTP/1.0\r\n\r\n",
+    b"\x13/multistream/1.0.0\n",
+    b"\x13/multistream/1.0.0\n\x07/noise\n",
+    b"\x13/multistream/1.0.0\n\x07/noise\n\x00\x20" + bytes(32),
+)
+"""How a port scan, and a libp2p that breaks off at each step of its handshake, begin."""
 
 
 def key_of(number: int) -> Ed25519PrivateKey:
@@ -33,14 +41,31 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.05)
 
 
+async def _say_nothing(stream: trio.SocketStream) -> None:
+    await stream.receive_some()  # What the other says first.
+    await stream.receive_some()  # Until it has had enough.
+
+
 class World(Protocol):
     slow_reader_s: float
     """Long enough that a careless writer would have given up."""
     dead_address: str
 
     def join(
-        self, number: int, *, where: str | None = None
+        self,
+        number: int,
+        *,
+        where: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> AbstractAsyncContextManager[Network]: ...
+
+    async def break_off(self, victim: Network, count: int) -> None:
+        """Begin ``count`` connections to ``victim`` in several ways, and end none of them."""
+        ...
+
+    def silence(self) -> AbstractAsyncContextManager[str]:
+        """Yield an address where nobody ever says a word."""
+        ...
 
 
 class MemoryWorld:
@@ -51,9 +76,28 @@ class MemoryWorld:
         self.hub = MemoryHub(seed=1, latency_s=(0.0, 0.002))
 
     def join(
-        self, number: int, *, where: str | None = None
+        self,
+        number: int,
+        *,
+        where: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> AbstractAsyncContextManager[Network]:
-        return self.hub.network(key_of(number), address=where)
+        return self.hub.network(key_of(number), address=where, max_connections=max_connections)
+
+    async def break_off(self, victim: Network, count: int) -> None:
+        (where,) = info_of(victim).addresses
+        nobody = peer_id_of(key_of(98).public_key())
+        async with self.join(99) as stranger:
+            for _ in range(count):
+                with suppress(NetworkError):  # Another peer answers there.
+                    await stranger.connect(PeerInfo(peer=nobody, addresses=(where,)))
+
+    @asynccontextmanager
+    async def silence(self) -> AsyncIterator[str]:
+        async with self.join(97) as hidden:
+            self.hub.partition({hidden.peer})
+            yield info_of(hidden).addresses[0]
+            self.hub.heal()
 
 
 class Libp2pWorld:
@@ -62,19 +106,57 @@ class Libp2pWorld:
     has_bulk = True
 
     def join(
-        self, number: int, *, where: str | None = None
+        self,
+        number: int,
+        *,
+        where: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> AbstractAsyncContextManager[Network]:
         return open_network(
-            Identity.of(key_of(number)), [where or "/ip4/127.0.0.1/tcp/0"], has_bulk=self.has_bulk
+            Identity.of(key_of(number)),
+            [where or "/ip4/127.0.0.1/tcp/0"],
+            max_connections=max_connections,
+            has_bulk=self.has_bulk,
         )
+
+    async def break_off(self, victim: Network, count: int) -> None:
+        port = int(info_of(victim).addresses[0].split("/")[4])
+        limit = trio.CapacityLimiter(20)
+
+        async def begin(opening: bytes) -> None:
+            async with limit:
+                stream = await trio.open_tcp_stream("127.0.0.1", port)
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(opening)
+                    with trio.move_on_after(0.02):
+                        await stream.receive_some(1)
+                await stream.aclose()
+
+        async with trio.open_nursery() as nursery:
+            for i in range(count):
+                nursery.start_soon(begin, OPENINGS[i % len(OPENINGS)])
+
+    @asynccontextmanager
+    async def silence(self) -> AsyncIterator[str]:
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=1024)
+            nursery.start_soon(trio.serve_listeners, _say_nothing, listeners)
+            yield f"/ip4/127.0.0.1/tcp/{listeners[0].socket.getsockname()[1]}"
+            nursery.cancel_scope.cancel()
 
 
 class BulkWorld(Libp2pWorld):
     """The real adapter, and everything goes as bulk."""
 
     @asynccontextmanager
-    async def join(self, number: int, *, where: str | None = None) -> AsyncIterator[Network]:
-        async with super().join(number, where=where) as network:
+    async def join(
+        self,
+        number: int,
+        *,
+        where: str | None = None,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> AsyncIterator[Network]:
+        async with super().join(number, where=where, max_connections=max_connections) as network:
             yield AllBulk(network)
 
 

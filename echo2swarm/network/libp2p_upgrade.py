@@ -1,0 +1,95 @@
+"""How a TCP connection becomes one of libp2p's, if there is a seat for it."""
+
+from typing import Final
+
+import structlog
+import trio
+from libp2p.abc import IRawConnection
+from libp2p.custom_types import TProtocol
+from libp2p.peer.id import ID
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
+from libp2p.transport.exceptions import SecurityUpgradeFailure
+from libp2p.transport.upgrader import TransportUpgrader
+
+from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.libp2p_noise import FrameSession, SafeNoise
+from echo2swarm.network.libp2p_socket import OwnedStream
+from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
+from echo2swarm.network.throttle import Throttle
+from protocols.ids import PeerId, short
+
+LOG_BURST: Final = 5
+LOGS_PER_S: Final = 1 / 60
+
+_log = structlog.get_logger()
+
+
+class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped library
+    """The library's handshakes, for connections that have a seat.
+
+    A connection whose handshake fails or is cancelled is closed. So is one that has to make room
+    for another, which its owner learns as from any connection that breaks.
+
+    Args:
+        security: what to encrypt with.
+        seats: which connections there may be.
+    """
+
+    def __init__(self, security: dict[str, SafeNoise], seats: ConnectionSeats) -> None:
+        super().__init__(security, {TProtocol(YAMUX): BulkYamux})
+        self.muxer_multistream = BulkMuxer()
+        self._seats = seats
+        self._streams: dict[ConnectionSeat, OwnedStream] = {}
+        self._throttle = Throttle(burst=LOG_BURST, refill_per_s=LOGS_PER_S)
+
+    async def upgrade_security(
+        self, raw_conn: IRawConnection, is_initiator: bool, peer_id: ID | None = None
+    ) -> FrameSession:
+        """Agree on encryption, and learn who is at the other end."""
+        stream: OwnedStream = raw_conn.stream
+        try:
+            seat = self._take(stream, is_dialled=is_initiator)
+            secured: FrameSession = await super().upgrade_security(raw_conn, is_initiator, peer_id)
+            self._make_room(self._seats.identify(seat, PeerId(str(secured.get_remote_peer()))))
+            if stream.closed.is_set():
+                raise SecurityUpgradeFailure("made room for another connection")
+        except BaseException:
+            stream.cut()
+            raise
+        return secured
+
+    def _take(self, stream: OwnedStream, *, is_dialled: bool) -> ConnectionSeat:
+        try:
+            address = stream.stream.socket.getpeername()[0]
+        except OSError as exc:
+            raise SecurityUpgradeFailure("closed by the other end") from exc
+        seat = ConnectionSeat(address, is_dialled)
+        self._streams[seat] = stream
+        stream.on_closed = lambda: self._leave(seat)
+        if self._make_room(self._seats.take(seat)) is seat:
+            raise SecurityUpgradeFailure("all connections are taken")
+        return seat
+
+    def _leave(self, seat: ConnectionSeat) -> None:
+        self._streams.pop(seat, None)
+        self._seats.leave(seat)
+
+    def _make_room(self, victim: ConnectionSeat | None) -> ConnectionSeat | None:
+        """Close the connection that has to go, if any; returns it."""
+        if victim is not None:
+            self._tell(victim)
+            if (stream := self._streams.get(victim)) is not None:
+                stream.cut()
+        return victim
+
+    def _tell(self, victim: ConnectionSeat) -> None:
+        num_held_back = self._throttle.admit(trio.current_time())
+        if num_held_back is None:
+            return
+        _log.warning(
+            "connection.refused",
+            address=victim.address,
+            peer=None if victim.peer is None else short(victim.peer),
+            error=str(victim.why_removed),
+            num_not_shown=num_held_back,
+        )
