@@ -24,6 +24,7 @@ from typing import Final, NoReturn
 import click
 
 from echo2swarm.errors import SwarmError, UsageError
+from echo2swarm.locales import check_arguments, escape_what_streams_lack, use_utf8
 from protocols.errors import LocalProtocolError, ProtocolError
 
 FAILURE: Final = 1
@@ -77,8 +78,12 @@ def run_cli(
         program: its name, which starts every line.
         arguments: those of the process if None.
     """
+    if arguments is None:
+        use_utf8()
+    escape_what_streams_lack()
     rim = Rim()
     try:
+        check_arguments(sys.argv[1:] if arguments is None else arguments)
         result = command.main(
             None if arguments is None else list(arguments),
             prog_name=program,
@@ -187,7 +192,7 @@ def _keep_traceback(exc: BaseException, rim: Rim) -> str:
         return "--verbose shows the details"
     path = rim.crash_folder / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError:
         return "--verbose shows the details"
     return f"details in {path}"

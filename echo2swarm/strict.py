@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.locales import is_text
 from echo2swarm.nearest import suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -96,6 +97,8 @@ def _refuse_unstorable(value: object, where: str) -> None:
             raise ConfigError(f"{where}: expected a number up to {MAX_NUMBER}, got {value}")
         case str() if "\0" in value:
             raise ConfigError(f"{where}: expected a text without NUL, got {value!r}")
+        case str() if not is_text(value):
+            raise ConfigError(f"{where}: expected text in UTF-8, got {value!a}")
         case Mapping():
             for name, inner in value.items():
                 _refuse_unstorable(inner, join(where, name))

@@ -31,6 +31,7 @@ from echo2swarm.children.wire import (
     Progress,
 )
 from echo2swarm.errors import SwarmError
+from echo2swarm.locales import escape_what_streams_lack
 from protocols.framing import FrameDecoder, frame
 
 R = TypeVar("R")
@@ -107,6 +108,7 @@ def serve(
         cancellations: asked by ``handle``, now and then, whether to go on. Without, every call
             is answered.
     """
+    escape_what_streams_lack()
     # The terminal's Ctrl-C is for the parent, which decides what becomes of the child.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = socket.socket(fileno=int(os.environ.pop(SOCKET_FD_VARIABLE)))
