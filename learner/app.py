@@ -45,6 +45,7 @@ from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
 from learner.evaluation.questions import num_excluded
+from learner.fitting import check_prompts_fit, longest_question
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.loop.checkpoints import Checkpoints
@@ -209,6 +210,9 @@ async def _serve_once(
             is_resumed=resume,
             accept=serving.accept_changed_inputs,
         )
+        for warning in scorer.opened.warnings:
+            log.warning("model.doubtful", what=warning)
+        max_prompt_tokens = await check_prompts_fit(config, model_dir, scorer)
         stop_tokens = scorer.opened.stop_token_ids
         if len(stop_tokens) > MAX_STOP_TOKENS:
             raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
@@ -287,6 +291,7 @@ async def _serve_once(
                 status_file=run_dir.status,
                 held_out=held_out,
                 first_step=run_dir.first_step,
+                max_prompt_tokens=max_prompt_tokens,
             )
         )
         try:
@@ -380,7 +385,11 @@ async def _open_held_out(
     ) as scorer:
         if found := differences(inputs, scorer.opened.inputs):
             raise changed_inputs(found)  # between the start of the one and of the other
-        yield HeldOut(scorer=scorer, num_prompts=scorer.opened.num_prompts)
+        yield HeldOut(
+            scorer=scorer,
+            num_prompts=scorer.opened.num_prompts,
+            max_tokens=longest_question(config, model_dir),
+        )
 
 
 @asynccontextmanager

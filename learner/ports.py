@@ -8,6 +8,7 @@ from typing import Protocol
 from learner.scoring.messages import Completion, Prompt, Reward
 from learner.training.messages import TrainGroup, Updated
 from protocols.ids import PolicyVersion
+from protocols.leases import MAX_PROMPT_TOKENS
 
 
 class Trainer(Protocol):
@@ -68,6 +69,8 @@ class HeldOut:
     """Numbers them from 0; a scorer of its own, so that training's does not wait for it."""
     num_prompts: int | None
     """How many there are; None where they are made without end."""
+    max_tokens: int = MAX_PROMPT_TOKENS
+    """The longest prompt that a completion fits behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ from learner.tracking.metrics import Metrics
 from learner.watchdog import Watchdog, facts_of, watch
 from protocols import activation, leases, rollouts, status
 from protocols.ids import PeerId, RunId
+from protocols.leases import MAX_PROMPT_TOKENS
 from protocols.sampling import SamplingParams
 
 _JUDGE_S: Final = 300.0
@@ -102,6 +103,8 @@ class Parts:
     """What is evaluated on while the run goes on; None for no evaluation."""
     first_step: int = 0
     """Where the run began."""
+    max_prompt_tokens: int = MAX_PROMPT_TOKENS
+    """The longest prompt that a completion fits behind."""
 
 
 class Learner:
@@ -321,6 +324,7 @@ class Learner:
             next_prompt=self._parts.left_over.next_group,
             skipped=self._parts.left_over.skipped,
             held_out=self.evaluation.prompt_tokens if self.evaluation else (),
+            max_tokens=self._parts.max_prompt_tokens,
         )
 
     def _serve(self) -> None:

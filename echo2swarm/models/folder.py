@@ -11,6 +11,8 @@ from echo2swarm.weights.names import is_asset_name
 
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
 _MAX_CONFIG_BYTES: Final = 1 << 20
 _HEADER_LENGTH: Final = struct.Struct("<Q")
 _MAX_HEADER_BYTES: Final = 100_000_000
@@ -69,8 +71,42 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of ``folder``, in the order of their names."""
-    return sorted(folder.glob("*.safetensors"))
+    """Return the safetensors files that make up the model, in the order of their names.
+
+    As transformers chooses them: one file of the usual name, or those that the index names. Others
+    beside them hold the same once more, for other software. Without either it is all there are.
+
+    Raises:
+        ConfigError: the index is none, or names a file that is not there.
+    """
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    paths = [folder / name for name in indexed_files(folder / INDEX)]
+    for path in paths:
+        if not path.is_file():
+            raise ConfigError(
+                f"model folder {folder} has no {path.name}, which its {INDEX} names; copy or "
+                "fetch it again"
+            )
+    return paths
+
+
+def indexed_files(index: Path) -> list[str]:
+    """Return the names of the files that an index of weights names.
+
+    Raises:
+        ConfigError: it is no index, or names something outside of its folder.
+    """
+    try:
+        names = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConfigError(f"{index} is no index of weights: {exc!r}; fetch it again") from None
+    for name in names:
+        if not isinstance(name, str) or "/" in name or not name.endswith(".safetensors"):
+            raise ConfigError(f"{index} names {name!r}, which is no .safetensors file beside it")
+    return sorted(names)
 
 
 def _check_whole(path: Path) -> None:

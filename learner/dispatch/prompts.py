@@ -29,6 +29,7 @@ async def feed_prompts(
     next_prompt: int,
     skipped: Sequence[int] = (),
     held_out: Container[bytes] = (),
+    max_tokens: int = MAX_PROMPT_TOKENS,
 ) -> None:
     """Draw the prompts that an earlier process left out, then from ``next_prompt`` on.
 
@@ -39,6 +40,7 @@ async def feed_prompts(
         next_prompt: the first that was never leased.
         skipped: prompts before it that were not leased either.
         held_out: packed prompts that are never trained on, even if the task has them twice.
+        max_tokens: the longest prompt that a completion fits behind.
 
     Raises:
         SwarmError: there are none, or none that fit.
@@ -47,7 +49,7 @@ async def feed_prompts(
     for index in skipped:
         while not dispatcher.num_prompts_wanted:
             await bell.next_ring.wait()
-        dispatcher.add_prompts(_for_training(await scorer.draw(index, 1), held_out))
+        dispatcher.add_prompts(_for_training(await scorer.draw(index, 1), held_out, max_tokens))
         bell.ring()
     num_fruitless = 0
     while True:
@@ -63,7 +65,7 @@ async def feed_prompts(
                 "fewer steps"
             )
         next_prompt += len(drawn)
-        usable = _for_training(drawn, held_out)
+        usable = _for_training(drawn, held_out, max_tokens)
         if len(usable) < len(drawn):
             log.warning("prompts.skipped", count=len(drawn) - len(usable), why=_WHY_NOT)
         num_fruitless = 0 if usable else num_fruitless + 1
@@ -74,10 +76,12 @@ async def feed_prompts(
         await trio.lowlevel.checkpoint()
 
 
-def _for_training(prompts: Iterable[Prompt], held_out: Container[bytes]) -> list[Prompt]:
-    return [prompt for prompt in usable_prompts(prompts) if prompt.tokens not in held_out]
+def _for_training(
+    prompts: Iterable[Prompt], held_out: Container[bytes], max_tokens: int
+) -> list[Prompt]:
+    return [p for p in usable_prompts(prompts, max_tokens) if p.tokens not in held_out]
 
 
-def usable_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
-    """Return those that a lease can hold."""
-    return [p for p in prompts if 1 <= len(p.tokens) // 4 <= MAX_PROMPT_TOKENS]
+def usable_prompts(prompts: Iterable[Prompt], max_tokens: int = MAX_PROMPT_TOKENS) -> list[Prompt]:
+    """Return those that a lease can hold, and that a completion fits behind."""
+    return [p for p in prompts if 1 <= len(p.tokens) // 4 <= min(max_tokens, MAX_PROMPT_TOKENS)]

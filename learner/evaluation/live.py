@@ -218,7 +218,7 @@ class LiveEvaluation:
         drawn = await draw_held_out(
             self._held_out.scorer, self._table.num_prompts, num_known=self._held_out.num_prompts
         )
-        self._prompts = usable_prompts(drawn)
+        self._prompts = usable_prompts(drawn, self._held_out.max_tokens)
         if not self._prompts:
             raise SwarmError("[eval]: the task's held-out prompts are all empty or too long")
         before = await self._ledger.evaluations.open(self._prompts)

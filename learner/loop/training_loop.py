@@ -24,6 +24,7 @@ from echo2swarm.errors import SwarmError
 from echo2swarm.rates import Phase
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
+from learner.loop.cut_off import CutOffs, warn_of_cut_offs
 from learner.loop.room import when_there_is_room
 from learner.nodes.node_table import NodeTable
 from learner.ports import Saver, Trainer
@@ -95,6 +96,7 @@ class TrainingLoop:
         """In a row."""
         self._stopping = False
         self._num_replaced = 0
+        self._cut_offs = CutOffs()
 
     @property
     def is_stopping(self) -> bool:
@@ -124,6 +126,11 @@ class TrainingLoop:
             self._progress.step_s.add(now_s - ended_s, now_s)
             ended_s = now_s
             metrics = self._metrics(batch, updated, wait_s=wait_s, train_s=train_s)
+            warn_of_cut_offs(
+                self._cut_offs,
+                metrics,
+                max_new_tokens=self._progress.rollouts.max_new_tokens,
+            )
             await self._finish_step(metrics)
             await self._count_skipped(updated)
         self._enter(Phase.CHECKPOINTING)

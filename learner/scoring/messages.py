@@ -34,6 +34,8 @@ class TaskOpened(Message, frozen=True):
     """What the task wants completions to stop at, as token ids (EOS included)."""
     inputs: tuple[Input, ...] = ()
     """What prompts and rewards depend on, beyond the options."""
+    warnings: tuple[str, ...] = ()
+    """What may be wrong with the model's files, for people."""
 
 
 class DrawPrompts(Message, frozen=True, tag="draw_prompts"):

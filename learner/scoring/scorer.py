@@ -1,7 +1,7 @@
 """Prompts as tokens, and tokens as rewards: the work of the scorer process, without its wire."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,7 +38,15 @@ class ChangedPromptError(Exception):
 class TaskScorer:
     """One task with the tokenizer of one model."""
 
-    def __init__(self, task: Task, tokenizer: ModelTokenizer, *, score_limit_s: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        tokenizer: ModelTokenizer,
+        *,
+        score_limit_s: float,
+        kept: Collection[str] = (),
+    ) -> None:
+        self._kept = kept
         self._task = task
         self._tokenizer = tokenizer
         self._score_limit_s = score_limit_s
@@ -58,11 +66,15 @@ class TaskScorer:
             ConfigError: the table, its data or the model's folder does not fit.
         """
         tokenizer = ModelTokenizer(Path(model_dir))
+        tokenizer.check_vocabulary()
         if held_out_from is None:
             task, options = open_task(table, seed=seed)
         else:
             task, options = open_held_out(table, seed=seed, num_trained=held_out_from)
-        scorer = cls(task, tokenizer, score_limit_s=options.score_limit_s)
+        _check_stop(task.stop, tokenizer, is_asked_for=bool(table.get("stop")))
+        scorer = cls(
+            task, tokenizer, score_limit_s=options.score_limit_s, kept=options.texts_kept()
+        )
         # What is wrong with prompts shows now, not at the first step.
         if scorer.draw(0, 1) != scorer.draw(0, 1):
             raise ConfigError(
@@ -81,6 +93,7 @@ class TaskScorer:
             eos_token_id=eos[0] if eos else None,
             stop_token_ids=self._tokenizer.stop_token_ids(self._task.stop),
             inputs=self._task.inputs if isinstance(self._task, HasInputs) else (),
+            warnings=self._tokenizer.warnings,
         )
 
     def draw(self, start: int, count: int) -> Prompts:
@@ -104,7 +117,9 @@ class TaskScorer:
         # Foreign code, on input from strangers: whatever goes wrong concerns this completion only.
         # SystemExit too, or a verifier's sys.exit() would end the process.
         try:
-            text = self._cut(self._tokenizer.decode(unpack_tokens(completion.tokens)))
+            text = self._tokenizer.completion_text(
+                unpack_tokens(completion.tokens), stop=self._task.stop, kept=self._kept
+            )
             value = call_within(self._score_limit_s, lambda: self._reward(completion, text))
         except (Exception, SystemExit) as exc:
             error = f"{type(exc).__name__}: {exc}"[:_MAX_ERROR_CHARS]
@@ -127,6 +142,16 @@ class TaskScorer:
             )
         return float(self._task.score(completion.index, text))
 
-    def _cut(self, text: str) -> str:
-        ends = [at for stop in self._task.stop if (at := text.find(stop)) >= 0]
-        return text[: min(ends)] if ends else text
+
+def _check_stop(stop: Sequence[str], tokenizer: ModelTokenizer, *, is_asked_for: bool) -> None:
+    """See that each stop text can come about, or the run's own would do nothing in silence.
+
+    Raises:
+        ConfigError: one can't.
+    """
+    for text in stop if is_asked_for else ():
+        if not tokenizer.can_write(text):
+            raise ConfigError(
+                f"task.stop: {text!r} would never stop anything: this model's tokenizer can't "
+                "write it; choose a text that it can, or leave it out"
+            )

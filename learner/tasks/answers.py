@@ -1,8 +1,11 @@
 """Which part of a completion is the answer."""
 
-from typing import Literal
+from typing import Final, Literal
 
 AnswerIn = Literal["whole", "first_line", "last_line", "tags"]
+
+ANSWER_TAGS: Final = ("<answer>", "</answer>")
+"""Around the answer; some models have special tokens for them."""
 
 
 def extract(completion: str, where: AnswerIn) -> str | None:
@@ -21,6 +24,6 @@ def extract(completion: str, where: AnswerIn) -> str | None:
         case "last_line":
             return completion.rstrip().rsplit("\n", 1)[-1].strip()
         case "tags":
-            before, end, _ = completion.rpartition("</answer>")
-            _, start, answer = before.rpartition("<answer>")
+            before, end, _ = completion.rpartition(ANSWER_TAGS[1])
+            _, start, answer = before.rpartition(ANSWER_TAGS[0])
             return answer.strip() if end and start else None

@@ -71,8 +71,15 @@ class TaskOptions(Table, frozen=True, kw_only=True):
     """Which prompts these are. "content": those whose question has a certain hash, whatever else
     there is, so that lines can be added; "position": as older software chose them, for its runs."""
 
+    keep_special: tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=100)], ...] = ()
+    """Special tokens of the model that the verifier is to see; others are left out of the text."""
+
     path_keys: ClassVar[tuple[str, ...]] = ()
     """Options that are paths; where relative, they start from the configuration's folder."""
+
+    def texts_kept(self) -> tuple[str, ...]:
+        """Return the special tokens that stay in the text of a completion."""
+        return self.keep_special
 
 
 class TaskKind(Protocol):

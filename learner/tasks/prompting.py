@@ -8,7 +8,7 @@ import msgspec
 
 from echo2swarm.errors import ConfigError
 from echo2swarm.nearest import suggest
-from learner.tasks.answers import AnswerIn
+from learner.tasks.answers import ANSWER_TAGS, AnswerIn
 from learner.tasks.base import PromptText, TaskOptions, Turn
 
 _ANSWER: Final = "{answer}"
@@ -35,6 +35,10 @@ class PromptOptions(TaskOptions, frozen=True, kw_only=True):
     answer_in: AnswerIn = "whole"
     """Which part of the completion is scored: "whole", "first_line", "last_line", or "tags": what
     is between <answer> and </answer>."""
+
+    def texts_kept(self) -> tuple[str, ...]:
+        """Return the special tokens that stay in the text of a completion: tags of answers, too."""
+        return (*self.keep_special, *(ANSWER_TAGS if self.answer_in == "tags" else ()))
 
 
 Fields = Mapping[str, Any]

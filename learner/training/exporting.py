@@ -6,15 +6,15 @@ loads what it wrote, as a stranger would, to see that it is what the trainer sav
 
 import shutil
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import OnProgress
 from echo2swarm.errors import StoreError
+from echo2swarm.models.loading import load_causal_lm
 from learner.export.messages import Export, Exported
 from learner.training.folders import new_folder
 from learner.training.stored import MODEL, Stored, open_stored
@@ -59,12 +59,7 @@ def export(call: Export, on_progress: OnProgress) -> Exported:
 
 
 def _load(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:
-    load: Callable[..., Any] = AutoModelForCausalLM.from_pretrained
-    model = load(
-        folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False
-    )
-    assert isinstance(model, PreTrainedModel)  # noqa: S101 - for the type checker
-    return model
+    return load_causal_lm(folder, dtype=dtype)
 
 
 def _fill(model: PreTrainedModel, stored: Stored, where: str) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import structlog
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
-from echo2swarm.errors import StoreError
+from echo2swarm.models.loading import load_causal_lm
 from learner.training.batching import Ints, MicroBatch, Sample, make_micro_batches
 from learner.training.ranks import Ranks
 from learner.training.rounding import rounded
@@ -193,7 +193,7 @@ def load_policy(folder: Path, options: PolicyOptions, ranks: Ranks) -> Policy:
     """Load a model folder's policy, spread over all ranks if there are several.
 
     Raises:
-        StoreError: it can't be loaded.
+        ConfigError: it can't be loaded, or lacks weights.
     """
     policy: Policy | None = None
     # One after the other: main memory has room for one whole model, perhaps not for several.
@@ -218,22 +218,11 @@ def load_model(folder: Path, *, device: torch.device) -> PreTrainedModel:
     """Load a model folder's weights in float32; code in the folder is never run.
 
     Raises:
-        StoreError: it can't be loaded.
+        ConfigError: they are not exactly those of the model.
     """
-    arguments: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    try:
-        model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=torch.float32,
-            use_safetensors=True,
-            attn_implementation="sdpa",
-            **arguments,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        reason = str(exc).strip().splitlines()[0][:300]
-        raise StoreError(f"the model in {folder} can't be loaded: {reason}") from exc
+    loaded = load_causal_lm(folder, dtype=torch.float32)
     # eval: no dropout, or else what is trained is not the policy that was sampled.
+    model: torch.nn.Module = loaded
     model.to(device)
     model.eval()
-    assert isinstance(model, PreTrainedModel)  # noqa: S101 - for the type checker
-    return model
+    return loaded

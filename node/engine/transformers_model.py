@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from echo2swarm.models.folder import weight_files
 from node.engine.weight_files import WEIGHT_TYPES
 
 
@@ -55,7 +56,7 @@ def replace_weights(model: PreTrainedModel, weights_dir: Path) -> None:
 
 def _open(weights_dir: Path, stack: ExitStack) -> dict[str, Any]:
     """Return the open file that each tensor is in."""
-    paths = sorted(weights_dir.glob("*.safetensors"))
+    paths = weight_files(weights_dir)
     if not paths:
         raise ValueError(f"no .safetensors file in {weights_dir}")
     sources: dict[str, Any] = {}

@@ -10,6 +10,8 @@ from typing import Final
 import torch
 from safetensors import safe_open
 
+from echo2swarm.models.folder import weight_files
+
 TensorKinds = dict[str, tuple[str, tuple[int, ...]]]
 """Of each tensor by name: its type, and its shape."""
 
@@ -23,7 +25,7 @@ def read_kinds(weights_dir: Path) -> TensorKinds:
         ValueError: there are none, a tensor is there twice, is of no type for weights, or has
             values that are not finite.
     """
-    paths = sorted(weights_dir.glob("*.safetensors"))
+    paths = weight_files(weights_dir)
     if not paths:
         raise ValueError(f"no .safetensors file in {weights_dir}")
     kinds: TensorKinds = {}

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,17 @@ from click.testing import CliRunner
 
 from learner.cli import learner
 from learner.run_dir import open_run_dir
+from tests.echo2swarm.models import test_loading
 from tests.tiny_model import TINY_MODEL_DIR
 
 
-def run(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str, cwd: Path, timeout_s: float = 50) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "learner.cli", *arguments],
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=timeout_s,
         check=False,
     )
 
@@ -76,6 +78,46 @@ def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
     assert "num_steps = 7" in printed.stdout
     assert again.stdout == printed.stdout
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("spoil", "setting", "said", "dry_run"),
+    [
+        (test_loading.wrapped, "run.seed=1", "base_model.model.NAME", True),
+        (test_loading.with_nan, "run.seed=1", "3 values are NaN or infinite", False),
+        (test_loading.same, "rollouts.max_new_tokens=256", "the model takes 64", True),
+        (test_loading.same, 'task.stop=["x"]', "task.stop: 'x'", False),
+    ],
+)
+def test_a_model_that_is_wrong_is_one_line_before_the_first_lease(
+    tmp_path: Path,
+    spoil: Callable[[test_loading.State], test_loading.State],
+    setting: str,
+    said: str,
+    dry_run: bool,
+) -> None:
+    model = test_loading.variant(tmp_path / "model", spoil)
+    (tmp_path / "data.jsonl").write_text('{"question": "1=", "answer": "1"}\n' * 20)
+    arguments = [
+        *("model.path=model", "rollouts.max_new_tokens=6", "task.kind=jsonl"),
+        *('task.path="data.jsonl"', "task.template=plain", setting),
+    ]
+
+    result = run(
+        *("serve", "--listen", "/ip4/127.0.0.1/tcp/0"),
+        *(part for argument in arguments for part in ("--set", argument)),
+        *(["--dry-run"] if dry_run else []),
+        cwd=model.parent,
+        timeout_s=200,
+    )
+
+    last = result.stderr.strip().splitlines()[-1]
+    assert result.returncode == 2, result.stderr
+    assert last.startswith("echo2-learner: ")
+    assert said in last
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.processes

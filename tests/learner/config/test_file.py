@@ -42,6 +42,7 @@ def test_an_empty_file_is_the_defaults_with_the_default_task(write: WriteFile) -
         "score_limit_s": 10.0,
         "held_out_share": 0.1,
         "held_out_by": "content",
+        "keep_special": (),
     }
 
 
@@ -316,6 +317,7 @@ def test_the_resolved_configuration_reads_back_as_the_same(
                 "score_limit_s": 1.0,
                 "held_out_share": 0.2,
                 "held_out_by": "position",
+                "keep_special": (),
             }
         },
         LearnerConfig,

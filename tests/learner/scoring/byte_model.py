@@ -1,6 +1,7 @@
 """A model's folder with a tokenizer whose tokens are bytes, and no weights."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,14 +15,14 @@ CHAT_TEMPLATE: Final = (
 )
 
 
-def make_byte_model(folder: Path, *, with_chat: bool = True) -> Path:
+def make_byte_model(folder: Path, *, with_chat: bool = True, special: Sequence[str] = ()) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {symbol: index for index, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([EOS])
+    tokenizer.add_special_tokens([EOS, *special])
     # As some published files have it; it must not shorten prompts.
     tokenizer.enable_truncation(max_length=8)
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -11,6 +11,7 @@ from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer
 from protocols.packed import pack_tokens, unpack_tokens
 from tests.learner.scoring.byte_model import make_byte_model
+from tests.tiny_model import TINY_MODEL_DIR
 
 FUNCTION: dict[str, Any] = {
     "kind": "function",
@@ -160,3 +161,47 @@ def test_the_tiny_models_task_is_asked_and_scored_in_its_own_tokens() -> None:
     assert len(unpack_tokens(prompt.tokens)) == len(prompt.text) == 4
     assert [r.reward for r in scorer.score([right, wrong], lambda _: None).rewards] == [1.0, 0.0]
     assert scorer.describe().stop_token_ids == (eos,)
+
+
+def test_a_stop_text_that_the_model_can_t_write_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^task\.stop: 'x' would never stop anything"):
+        TaskScorer.open({**FUNCTION, "stop": ["x"]}, str(TINY_MODEL_DIR), seed=5)
+
+
+def test_a_default_stop_text_that_the_model_can_t_write_is_no_fault() -> None:
+    TaskScorer.open({"kind": "arithmetic"}, str(TINY_MODEL_DIR), seed=5)
+
+
+def test_the_verifier_sees_the_special_tokens_that_it_asks_for(tmp_path: Path) -> None:
+    model = make_byte_model(tmp_path, special=["<answer>", "</answer>"])
+    tokens = pack_tokens([257, *ModelTokenizer(model).encode("7")[0], 258])
+
+    def text_with(**options: object) -> str:
+        scorer = TaskScorer.open({**FUNCTION, **options}, str(model), seed=5)
+        asked = sha256_of_prompt(scorer.draw(0, 1).prompts[0].tokens)
+        (reward,) = scorer.score([Completion(0, tokens, asked)], lambda _: None).rewards
+        return reward.text
+
+    assert text_with() == "7"
+    assert text_with(keep_special=["<answer>"]) == "<answer>7"
+    assert text_with(keep_special=["<answer>", "</answer>"]) == "<answer>7</answer>"
+
+
+def test_answers_between_tags_are_found_where_the_tags_are_special_tokens(tmp_path: Path) -> None:
+    model = make_byte_model(tmp_path / "model", special=["<answer>", "</answer>"])
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"question": "3 + 4?", "answer": "7"}\n')
+    task = {
+        "kind": "jsonl",
+        "path": str(data),
+        "template": "plain",
+        "answer_in": "tags",
+        "held_out_share": 0.0,
+    }
+    scorer = TaskScorer.open(task, str(model), seed=5)
+    tokens = [257, *ModelTokenizer(model).encode("7")[0], 258]
+
+    asked = sha256_of_prompt(scorer.draw(0, 1).prompts[0].tokens)
+    (reward,) = scorer.score([Completion(0, pack_tokens(tokens), asked)], lambda _: None).rewards
+
+    assert (reward.reward, reward.text) == (1.0, "<answer>7</answer>")

@@ -16,7 +16,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from echo2swarm.errors import StoreError
+from echo2swarm.errors import ConfigError
 from learner.training.batching import Sample, make_micro_batches
 from learner.training.policy import Policy, load_model
 from tests.learner.training.model_inputs import plain_logprobs, random_samples
@@ -111,7 +111,7 @@ def test_the_tiny_model_shares_prefixes() -> None:
 def test_a_folder_that_holds_no_model_is_refused_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
 
-    with pytest.raises(StoreError, match=r"^the model in .* can't be loaded: [^\n]*$"):
+    with pytest.raises(ConfigError, match=r"^the model in .* can't be loaded: [^\n]*$"):
         load_model(tmp_path, device=torch.device("cpu"))
 
 

@@ -1,0 +1,46 @@
+"""``serve --dry-run``: opens what a run would, but for the swarm, and says what is wrong with it.
+
+The model is loaded, unless it would have to be fetched first, and the task's first prompts are
+made, by the code that will do it. What is wrong is said in the words of a real start.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from learner.config import LearnerConfig
+from learner.evaluation.questions import num_excluded
+from learner.fitting import check_prompts_fit, longest_question
+from learner.model_folder import check_loads, find_model
+from learner.scoring.client import open_scorer
+
+
+def rehearse(config: LearnerConfig) -> None:
+    """Do it; nothing is left of it.
+
+    Raises:
+        ConfigError: something would not work.
+        SwarmError: something does not work on this machine.
+    """
+    trio.run(partial(_rehearse, config))
+
+
+async def _rehearse(config: LearnerConfig) -> None:
+    model_dir = await find_model(config.model.path)
+    if model_dir is None:
+        return
+    if config.trainer.kind != "sleep":
+        await check_loads(model_dir)
+    await _open_task(config, model_dir, held_out_from=None)
+    longest_question(config, model_dir)
+    if config.eval.every_steps:
+        await _open_task(config, model_dir, held_out_from=num_excluded(config))
+
+
+async def _open_task(config: LearnerConfig, model_dir: Path, *, held_out_from: int | None) -> None:
+    async with open_scorer(
+        config.task, model_dir, seed=config.run.seed, held_out_from=held_out_from
+    ) as scorer:
+        if held_out_from is None:
+            await check_prompts_fit(config, model_dir, scorer)
