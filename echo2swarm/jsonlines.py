@@ -86,7 +86,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     return
                 try:
                     record = decoder.decode(line)
-                except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
                     raise StoreError(f"{path}, line {number}: not a JSON object: {exc}") from None
                 yield record
     except OSError as exc:

@@ -128,5 +128,5 @@ def read_status(run_dir: Path) -> StatusReply:
         raise UsageError(f"{run_dir}: not a directory") from None
     except OSError as exc:
         raise StoreError(f"can't read {path}: {exc.strerror}") from exc
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{path} is not the status of a run: {exc}") from exc

@@ -15,6 +15,16 @@ from echo2swarm.nearest import suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+Name = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,47}\Z",
+        description="a name of up to 48 letters, digits, dots, hyphens and underscores, the first of "
+        "them no dot or hyphen",
+    ),
+]
+"""Of a run, or what else becomes part of ids and paths."""
+
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _GOT: Final = re.compile(r", got `[^`]*`$")
@@ -127,6 +137,9 @@ def _explain(message: str, table: Mapping[str, Any], kind: type[msgspec.Struct],
         what = "not a possible value"
         if choices:
             what = f"expected one of {_shown(choices)[1:-1]}{or_number}"
+    if " matching regex " in what:
+        words = _words_for(_annotation_at(kind, path))
+        what = f"expected {words}" if words else what
     what = _GOT.sub("", what)
     got = f", got {_shown(value)}" if is_known else ""
     return f"{key}: {what[:1].lower()}{what[1:]}{got}"
@@ -142,6 +155,16 @@ def _annotation_at(kind: type[msgspec.Struct], path: str) -> object:
             return annotation
         annotation = fields[name]
     return annotation
+
+
+def _words_for(annotation: object) -> str:
+    """Return what a text must be like, as its annotation describes it; "" if it does not."""
+    for argument in typing.get_args(annotation):
+        if isinstance(argument, msgspec.Meta) and argument.pattern is not None:
+            return argument.description or ""
+        if words := _words_for(argument):
+            return words
+    return ""
 
 
 def _value_at(table: object, path: str) -> tuple[object, bool]:

@@ -189,7 +189,7 @@ class CheckpointStore:
         try:
             data = (folder / POSITION).read_bytes()
             position = msgspec.json.decode(data, type=Position)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Unreadable(folder, f"{POSITION} is missing or damaged")
         if position.run_id != self._run_id:
             return Unreadable(folder, f"it is of run {position.run_id!r}")

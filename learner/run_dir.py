@@ -185,7 +185,7 @@ def read_run_dir(folder: Path) -> RunDir:
     except FileNotFoundError:
         what = "not a run directory" if folder.exists() else "no such run directory"
         raise UsageError(f"{folder}: {what}") from None
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise StoreError(f"{run_file} is damaged: {exc}") from exc
     return RunDir(folder, RunId(run.run_id), forked_from=run.forked_from)
 

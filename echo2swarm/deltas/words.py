@@ -37,6 +37,6 @@ def word_bytes_of(path: Path) -> int:
             if name != "__metadata__":
                 first, last = tensor["data_offsets"]
                 sizes[_WORD_BYTES.get(tensor["dtype"], DEFAULT_BYTES)] += int(last) - int(first)
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError, RecursionError):
         return DEFAULT_BYTES
     return max(sizes, key=lambda width: (sizes[width], -width), default=DEFAULT_BYTES)

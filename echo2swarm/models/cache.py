@@ -142,7 +142,7 @@ def is_intact(folder: Path) -> bool:
             and (entry["size_bytes"] > _SMALL_BYTES or sha256_of(folder / name) == entry["sha256"])
             for name, entry in files.items()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 

@@ -63,7 +63,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise ConfigError(
             f"model folder {folder} has no {CONFIG}; it must be in Hugging Face format"
         ) from None
-    except (OSError, ValueError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} can't be read: {exc}") from None
     if not isinstance(config, dict):
         raise ConfigError(f"{path} is not a JSON object")
@@ -127,7 +127,7 @@ def _check_whole(path: Path) -> None:
         expected_bytes = _HEADER_LENGTH.size + header_bytes + max(ends, default=0)
     except OSError as exc:
         raise ConfigError(f"{path} can't be read: {exc.strerror}") from None
-    except (struct.error, ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (struct.error, LookupError, TypeError, ValueError, AttributeError, RecursionError):
         raise ConfigError(f"{path} is no safetensors file; convert or fetch it again") from None
     if num_bytes != expected_bytes:
         raise ConfigError(

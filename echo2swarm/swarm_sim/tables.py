@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from echo2swarm.strict import Name
 from protocols.leases import MAX_GROUPS
 
 MBIT_BYTES: Final = 125_000.0
@@ -135,7 +136,7 @@ class SelectorTable(Table, frozen=True):
 class NodesTable(Table, frozen=True):
     """Nodes of one kind."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,47}\Z")]
+    name: Name
     """What results call them."""
     count: Annotated[int, msgspec.Meta(ge=0, le=MAX_NODES)] = 1
     """How many there are at the start."""

@@ -154,7 +154,7 @@ def read_ref(folder: Path) -> PayloadRef | None:
     """Return the reference a payload's folder was made for, or None if it is unusable."""
     try:
         return msgspec.msgpack.decode((folder / REF).read_bytes(), type=PayloadRef)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 
 

@@ -179,7 +179,7 @@ async def publish_version(
 def _names_in(index: Path) -> set[str]:
     try:
         names = set(json.loads(index.read_bytes())["weight_map"].values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise StoreError(f"{index} is not a safetensors index") from None
     if not names or any(not isinstance(n, str) or Path(n).name != n for n in names):
         raise StoreError(f"{index} does not name files of its own folder")

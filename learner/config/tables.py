@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from echo2swarm.strict import Name
 from learner.config.presets import Importance, KlEstimator, LengthNorm, Level, Preset
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -23,7 +24,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class RunTable(Table, frozen=True):
     """What the run is."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,47}\Z")] = "run"
+    name: Name = "run"
     """Part of the run id, which nodes and logs show."""
     num_steps: AtLeastOne = 100
     """Optimizer steps to do."""

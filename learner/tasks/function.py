@@ -14,7 +14,13 @@ from learner.tasks.inputs import Input, code_inputs
 from learner.tasks.rows import Rows, content_of, read_rows
 from learner.tasks.splitting import EpochOrder, split
 
-FunctionName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+FunctionName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z",
+        description='"module:function", such as "haiku:score"',
+    ),
+]
 
 Score = Callable[[str, Mapping[str, Any]], float]
 """``score(completion, item)``: the reward, a finite number; the prompt was made from ``item``."""

@@ -77,7 +77,10 @@ class Row:
     def _wrong(
         self, name: str, key: str, wanted: str, value: object, *, why: str = ""
     ) -> ConfigError:
-        shown = json.dumps(value)
+        try:
+            shown = json.dumps(value)
+        except RecursionError:
+            shown = "something too deeply nested"
         if len(shown) > _MAX_SHOWN_CHARS:
             shown = f"{shown[:_MAX_SHOWN_CHARS]}..."
         more = f" ({why})" if why else ""

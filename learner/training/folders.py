@@ -71,7 +71,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
         if not isinstance(state["step"], int):
             return None
         whole = all((folder / name).stat().st_size == size for name, size in state["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return state if whole else None
 

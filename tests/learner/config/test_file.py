@@ -206,6 +206,11 @@ def test_keys_from_two_places_that_do_not_fit_are_told_with_the_one_to_change(
     [
         ("run.sed=1", '--set run.sed: run.sed: no such key in [run]; did you mean "seed"?'),
         ("run.seed=-1", "--set run.seed: run.seed: expected `int` >= 0, got -1"),
+        (
+            "run.name=-x/y",
+            "--set run.name: run.name: expected a name of up to 48 letters, digits, dots, hyphens "
+            'and underscores, the first of them no dot or hyphen, got "-x/y"',
+        ),
         ("run.seed", "'run.seed': a setting is written as table.key=value"),
         (
             "seed=1",

@@ -434,7 +434,10 @@ SCORE = "tests.learner.scoring.sample_verifier:score"
             {"kind": "jsonl", "path": "DIR/good", "template": "few_shot"},
             "task.path: DIR/good has 2 lines, and the first 3 are worked examples",
         ),
-        ({"kind": "function", "score": "score"}, "task.score: expected `str` matching regex"),
+        (
+            {"kind": "function", "score": "score"},
+            'task.score: expected "module:function", such as "haiku:score", got "score"',
+        ),
         ({"kind": "function", "score": SCORE}, 'task.kind = "function" needs either'),
         (
             {"kind": "function", "score": "nowhere_at_all:f", "path": "DIR/good"},
