@@ -273,6 +273,9 @@ def _nodes(status: StatusReply, *, width: int, plain: bool) -> RenderableType:
         table.add_column(column.title, no_wrap=True, justify=column.justify)
     for row in rows:
         table.add_row(*row)
+    if status.num_nodes_left_out:
+        more = f"and {status.num_nodes_left_out} more nodes, which do less or nothing"
+        return Group(table, Text(more, style="dim"))
     return table
 
 

@@ -22,6 +22,7 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.groups import DropReason
 from echo2swarm.dispatch.lease_rules import DispatchRules
 from echo2swarm.dispatch.open_group import Dropped
+from echo2swarm.network.addresses import host_in
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
@@ -157,6 +158,7 @@ class Learner:
             heartbeat_s=config.swarm.heartbeat_s,
             links=parts.links,
             bell=self._bell,
+            host_of=self._host_of,
         )
         self.watchdog = Watchdog(config.run.stall_s)
         self.status = StatusService(
@@ -404,6 +406,10 @@ class Learner:
             is_sending=lambda: parts.links.is_sending(trio.current_time()),
             on_measured=parts.links.probed,
         ).serve(parts.network)
+
+    def _host_of(self, peer: PeerId) -> str:
+        ends = self._parts.network.ends(peer)
+        return "" if ends is None else host_in(ends.other)
 
     def _is_present(self, peer: PeerId) -> bool:
         node = self.nodes.get(peer)

@@ -21,16 +21,18 @@ from learner.nodes.activator import Activator
 from learner.nodes.links import Links
 from learner.nodes.market import speeds_of
 from learner.nodes.node_table import NodeTable
+from learner.nodes.room import by_use
 from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
 from learner.watchdog import Watchdog
-from protocols.codec import decode, encode
+from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from protocols.status import (
-    MAX_REPLY_BYTES,
+    MAX_NODES,
     MAX_REQUEST_BYTES,
+    EncodedStatus,
     Outlook,
     ReasonCount,
     StalenessCount,
@@ -39,6 +41,8 @@ from protocols.status import (
 )
 
 WRITE_EVERY_S: Final = 1.0
+BUILD_EVERY_S: Final = 1.0
+"""However often it is asked for, the status is put together so seldom."""
 ADVISE_EVERY_S: Final = 2.0
 _NAP_S: Final = 0.25
 
@@ -76,6 +80,8 @@ class StatusService:
         self._advised: tuple[bool, int, str] | None = None
         self._advise_at_s = 0.0
         self._outlook: Outlook | None = None
+        self._encoded: EncodedStatus | None = None
+        self._encoded_at_s = 0.0
 
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one request.
@@ -89,9 +95,16 @@ class StatusService:
                 f"status of run {request.run_id!r} asked for, this is {self._run_id!r}",
                 reason=Reason.WRONG_RUN,
             )
+        await trio.lowlevel.checkpoint()
         ends = self._network.ends(peer)
-        reply = msgspec.structs.replace(self.status(), seen_at="" if ends is None else ends.other)
-        return encode(reply, max_bytes=MAX_REPLY_BYTES)
+        return self._encoded_now().seen_from("" if ends is None else ends.other)
+
+    def _encoded_now(self) -> EncodedStatus:
+        """Return a status that is a second old at most, however often it is asked for."""
+        now_s = trio.current_time()
+        if self._encoded is None or now_s >= self._encoded_at_s + BUILD_EVERY_S:
+            self._encoded, self._encoded_at_s = EncodedStatus(self.status()), now_s
+        return self._encoded
 
     def status(self) -> StatusReply:
         """Return the state of the run now."""
@@ -101,8 +114,11 @@ class StatusService:
         refusals: Counter[Reason] = Counter()
         lines = []
         speeds = speeds_of(self._nodes, now_s)
-        for node in sorted(self._nodes, key=lambda node: node.joined_at_s):
+        nodes = list(self._nodes)
+        for node in nodes:
             refusals.update(node.refusals)
+        shown = by_use(nodes)[:MAX_NODES] if len(nodes) > MAX_NODES else nodes
+        for node in sorted(shown, key=lambda node: node.joined_at_s):
             leases = self._dispatcher.leases.of_peer(node.peer)
             in_flight = sum(len(lease.unsettled) for lease in leases)
             if self._evaluation is not None:
@@ -146,6 +162,7 @@ class StatusService:
             payload_bytes_sent=self._traffic.sent_bytes,
             advice=self._advice(now_s),
             nodes=tuple(lines),
+            num_nodes_left_out=len(nodes) - len(shown),
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
             outlook=self._outlook_now(now_s),

@@ -10,16 +10,20 @@ from typing import Annotated, Final
 import msgspec
 
 from protocols.activation import Count, NodeState, PeerName
-from protocols.codec import Message
+from protocols.codec import Message, encode
+from protocols.errors import LocalProtocolError
 from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName
 
-PROTOCOL_ID: Final = "/echo2/status/1.5.0"
+PROTOCOL_ID: Final = "/echo2/status/1.6.0"
 MAX_REQUEST_BYTES: Final = 256
-MAX_REPLY_BYTES: Final = 12 * 1024 * 1024
-"""Enough for ``MAX_NODES`` nodes, each refused for every reason."""
-MAX_NODES: Final = 4096
+MAX_REPLY_BYTES: Final = 2 * 1024 * 1024
+MAX_NODES: Final = 512
+"""More are left out, those first that one would miss least."""
+_MAX_SEEN_AT_BYTES: Final = 300
+"""More than the longest ``seen_at`` takes."""
+_UNBOUNDED: Final = 2**40
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -230,5 +234,37 @@ class StatusReply(Message, frozen=True):
     """What the capacity model says."""
     evaluation: EvaluationStatus | None = None
     """What evaluations on held-out prompts say; nil if there are none."""
+    num_nodes_left_out: Count = 0
+    """Nodes of the run for which there was no room in ``nodes``."""
     seen_at: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Where the learner sees whom it answers, as a multiaddress; empty in a file."""
+
+
+class EncodedStatus:
+    """A status, encoded once for everybody who asks; only ``seen_at`` differs.
+
+    Where it is too long for a reply, the last of its nodes are left out.
+    """
+
+    def __init__(self, status: StatusReply) -> None:
+        blank = encode(msgspec.structs.replace(status, seen_at=""), max_bytes=_UNBOUNDED)
+        while len(blank) > MAX_REPLY_BYTES - _MAX_SEEN_AT_BYTES:
+            if not status.nodes:
+                raise LocalProtocolError(f"a status of {len(blank)} bytes without any node")
+            status = _without_half(status)
+            blank = encode(msgspec.structs.replace(status, seen_at=""), max_bytes=_UNBOUNDED)
+        # It is the last field of its map, so that nothing comes after it.
+        self._before_seen_at = blank.removesuffix(msgspec.msgpack.encode(""))
+
+    def seen_from(self, seen_at: str) -> bytes:
+        """Return the reply to somebody whom the learner sees at ``seen_at``."""
+        return self._before_seen_at + msgspec.msgpack.encode(seen_at)
+
+
+def _without_half(status: StatusReply) -> StatusReply:
+    num_kept = len(status.nodes) // 2
+    return msgspec.structs.replace(
+        status,
+        nodes=status.nodes[:num_kept],
+        num_nodes_left_out=status.num_nodes_left_out + len(status.nodes) - num_kept,
+    )

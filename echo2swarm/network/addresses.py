@@ -4,6 +4,7 @@ On the wire and in tickets an address ends in ``/p2p/PEER``; inside, a peer and
 the places where it may answer are kept apart (:class:`~echo2swarm.network.base.PeerInfo`).
 """
 
+import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -59,6 +60,23 @@ def merge(first: Iterable[str], *more: Iterable[str]) -> tuple[str, ...]:
     for addresses in more:
         merged.update(dict.fromkeys(addresses))
     return tuple(merged)[:MAX_ADDRESSES]
+
+
+def host_in(where: str) -> str:
+    """Return what one machine has for itself of ``where``: an IPv4 address, or the /64 of IPv6.
+
+    Empty if there is no such address in it.
+    """
+    parts = where.split("/")
+    if len(parts) < 3 or parts[1] not in ("ip4", "ip6"):
+        return ""
+    try:
+        address = ipaddress.ip_address(parts[2])
+    except ValueError:
+        return ""
+    if address.version == 4:
+        return str(address)
+    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 def with_ports(listen: Sequence[str], addresses: Iterable[str]) -> tuple[str, ...]:

@@ -5,8 +5,8 @@ import trio
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.base import Handler, IncomingStream, IsProven, ServeLimits, Validator
-from echo2swarm.network.seats import Seat, Seats
 from echo2swarm.network.served_stream import ServedStream
+from echo2swarm.network.stream_seats import Seat, Seats
 from echo2swarm.network.throttle import Rates, Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
+import msgspec
+
 from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.freshness import Freshness, judge
 from learner.intake.possible import why_impossible
+from protocols.activation import SessionId
 from protocols.errors import MalformedMessageError
 from protocols.ids import GroupId, PeerId
+from protocols.leases import LeaseName
 from protocols.packed import unpack_floats, unpack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout, RolloutSubmission
+from protocols.ticket import RunName
 
 MAX_LOGPROB: Final = 1e-4
 """Rounding may push the logprob of a certain token this far above 0."""
@@ -31,6 +36,14 @@ _NOT_WANTED: Final = {
     SampleStatus.STALE: (Reason.STALE, "other completions of its prompt became too old"),
     SampleStatus.CLOSED: (Reason.LEASE_EXPIRED, "its prompt is not needed any more"),
 }
+
+
+class SubmissionHead(msgspec.Struct, frozen=True):
+    """What of a submission says whether the rest is worth reading: anybody can send megabytes."""
+
+    run_id: RunName
+    session_id: SessionId
+    lease_id: LeaseName
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ def key_of(rollout: Rollout) -> SampleKey:
 
 
 def check_lease(
-    submission: RolloutSubmission, peer: PeerId, lease: LeaseRecord | None
+    submission: SubmissionHead | RolloutSubmission, peer: PeerId, lease: LeaseRecord | None
 ) -> Refusal | None:
     """Check that the submission is the answer to a lease of this very node and session."""
     if lease is None:

@@ -19,11 +19,13 @@ from echo2swarm.dispatch.group_table import SampleStatus
 from echo2swarm.dispatch.groups import AcceptedRollout
 from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
 from echo2swarm.errors import ChildError
+from echo2swarm.network.throttle import Throttle
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
 from learner.intake.checks import (
     ContentRules,
     Refusal,
+    SubmissionHead,
     VersionFacts,
     check_content,
     check_lease,
@@ -104,20 +106,23 @@ class RolloutService:
         self._ledger = ledger
         self._progress = progress
         self._bell = bell
+        self._unproven = Throttle()
 
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one submission."""
-        submission = decode(data, RolloutSubmission, max_bytes=MAX_REQUEST_BYTES)
-        evaluated = self._evaluation.lease(submission.lease_id) if self._evaluation else None
-        refusal = self._check_whole(peer, submission, evaluated)
-        if refusal is None and self._evaluation is not None and evaluated is not None:
-            verdicts = await self._evaluation.judge(evaluated, submission)
-        elif refusal is None:
-            verdicts = await self._judge(peer, submission)
+        head = decode(data, SubmissionHead, max_bytes=MAX_REQUEST_BYTES)
+        evaluated = self._evaluation.lease(head.lease_id) if self._evaluation else None
+        refusal = self._check_whole(peer, head, evaluated)
+        if refusal is None:
+            submission = decode(data, RolloutSubmission, max_bytes=MAX_REQUEST_BYTES)
+            if self._evaluation is not None and evaluated is not None:
+                verdicts = await self._evaluation.judge(evaluated, submission)
+            else:
+                verdicts = await self._judge(peer, submission)
         else:
             verdicts = ()
-            self._tell_refused(peer, [refusal], lease=submission.lease_id)
-            if self._nodes.get(peer) is not None:  # strangers must not fill the ledger
+            self._tell_refused(peer, [refusal], lease=head.lease_id)
+            if self._may_record(peer):
                 await self._ledger.refused(peer, [refusal], now_unix_s=time.time())
         reply = SubmissionReply(
             verdicts=verdicts,
@@ -127,8 +132,15 @@ class RolloutService:
         )
         return encode(reply, max_bytes=MAX_REPLY_BYTES)
 
+    def _may_record(self, peer: PeerId) -> bool:
+        """Whether a refusal goes into the ledger, which strangers must not fill."""
+        if self._nodes.get(peer) is None:
+            return False
+        is_proven = self._nodes.is_proven(peer)
+        return is_proven or self._unproven.admit(trio.current_time()) is not None
+
     def _check_whole(
-        self, peer: PeerId, submission: RolloutSubmission, evaluated: LeaseRecord | None
+        self, peer: PeerId, submission: SubmissionHead, evaluated: LeaseRecord | None
     ) -> Refusal | None:
         if submission.run_id != self._run_id:
             return Refusal(Reason.WRONG_RUN, f"this is run {self._run_id}")
@@ -239,6 +251,7 @@ class RolloutService:
         accepted = [case.accepted for case in cases if case.accepted is not None]
         num_accepted = len(accepted)
         num_tokens = sum(len(each.tokens) // _TOKEN_BYTES for each in accepted)
+        is_first = not self._nodes.is_proven(lease.peer)
         self._nodes.accepted(lease.peer, num_accepted, now_s, num_tokens=num_tokens)
         self._progress.accepted.add(num_accepted, now_s)
         self._tell_refused(
@@ -252,6 +265,9 @@ class RolloutService:
             num_refused=len(cases) - num_accepted,
         )
         self._bell.ring()
+        node = self._nodes.get(lease.peer)
+        if is_first and num_accepted and node is not None:
+            await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
         await self._desk.record_ends(ends)
         await self._desk.record_drops(drops)
 

@@ -1,6 +1,8 @@
 """Takes in heartbeats and notices silence; ``/echo2/heartbeat``."""
 
 import time
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -31,8 +33,25 @@ from protocols.reasons import Reason
 log = structlog.get_logger()
 
 
+NO_ROOM_HEARTBEAT_S: Final = 5.0
+"""A node for which there was no room asks again after so long."""
+
+
 class Membership:
-    """Who takes part."""
+    """Who takes part.
+
+    Args:
+        desk: gives out work, and takes it back.
+        run_id: which run.
+        nodes: who takes part.
+        ledger: what is recorded.
+        progress: of the run.
+        activator: decides who works.
+        heartbeat_s: how often nodes report.
+        links: what is known of their lines.
+        bell: rung when there may be work for somebody.
+        host_of: returns the address from which a peer comes; empty if it is not known.
+    """
 
     def __init__(
         self,
@@ -46,7 +65,9 @@ class Membership:
         heartbeat_s: float,
         links: Links,
         bell: Bell,
+        host_of: Callable[[PeerId], str],
     ) -> None:
+        self._host_of = host_of
         self._links = links
         self._desk = desk
         self._run_id = run_id
@@ -69,18 +90,26 @@ class Membership:
                 f"heartbeat for run {beat.run_id!r}, this is {self._run_id!r}",
                 reason=Reason.WRONG_RUN,
             )
-        advert = advert_protocol.read(beat.advert, run=self._run_id, peer=peer)
+        known = self._nodes.get(peer)
+        if known is not None and known.sealed_advert == beat.advert:
+            advert = known.advert
+        else:
+            advert = advert_protocol.read(beat.advert, run=self._run_id, peer=peer)
         now_s = trio.current_time()
-        news = self._nodes.heartbeat(peer, beat, advert, now_s)
+        news = self._nodes.heartbeat(peer, beat, advert, now_s, host=self._host_of(peer))
+        if news.no_room_why:
+            return encode(self._reply_to_nobody(news.no_room_why), max_bytes=MAX_REPLY_BYTES)
         node = self._nodes.get(peer)
         assert node is not None  # noqa: S101 - entered a line above
+        if node.advert is advert:
+            node.sealed_advert = beat.advert
         if news.is_superseded:
             if news.is_new_twin:
                 log.error("identity.shared", peer=short(peer), name=advert.name, why=TWIN_WARNING)
             return encode(self._reply_to_superseded(), max_bytes=MAX_REPLY_BYTES)
         if news.evicted is not None:
-            self._links.forget(news.evicted)
-            self._activator.forget(news.evicted)
+            self._forget(news.evicted)
+            await self._desk.end_sessions(news.evicted, except_session=None)
         if news.has_left:
             self._links.gone(peer)
         else:
@@ -98,8 +127,7 @@ class Membership:
             )
         await self._act_on(news, node)
         if news.has_left and self._nodes.forget_visitor(peer):
-            self._links.forget(peer)
-            self._activator.forget(peer)
+            self._forget(peer)
         return encode(self._reply_to(node), max_bytes=MAX_REPLY_BYTES)
 
     async def watch(self) -> None:
@@ -109,6 +137,8 @@ class Membership:
             if trio.current_time() >= next_tick_s:
                 self._links.tick(trio.current_time())
                 next_tick_s = trio.current_time() + TICK_S
+                for peer in self._nodes.forget_idle(trio.current_time()):
+                    self._forget(peer)
             for node in self._nodes.lose_silent(trio.current_time()):
                 log.warning("node.lost", peer=short(node.peer), name=node.advert.name)
                 self._links.gone(node.peer)
@@ -154,7 +184,8 @@ class Membership:
             )
         if news.is_back and not news.is_new_session:
             await self._desk.node_is_back(node.peer, node.session_id)
-        if news.is_new_node or news.is_new_session:
+        # Of nodes that have delivered something: who only says hello must not fill the disk.
+        if (news.is_new_node or news.is_new_session) and self._nodes.is_proven(node.peer):
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
         if news.is_new_node or news.is_new_session or news.is_back:
             self._activator.admit(node)
@@ -178,6 +209,23 @@ class Membership:
             warning=TWIN_WARNING if has_twin else self._links.warning_of(node.peer, now_s),
             num_trained=node.num_trained,
         )
+
+    def _reply_to_nobody(self, why: str) -> HeartbeatReply:
+        """Return what a node is told for which there is no room."""
+        is_finished = self._progress.is_finished
+        return HeartbeatReply(
+            directive=Directive.FINISHED if is_finished else Directive.STANDBY,
+            why=f"standby: {why}",
+            learner_step=self._progress.step,
+            newest_version=self._desk.dispatcher.newest_version or 0,
+            next_heartbeat_s=max(self._heartbeat_s, NO_ROOM_HEARTBEAT_S),
+            neighbours=(),
+            warning=why,
+        )
+
+    def _forget(self, peer: PeerId) -> None:
+        self._links.forget(peer)
+        self._activator.forget(peer)
 
     def _reply_to_superseded(self) -> HeartbeatReply:
         """Return what a process is told whose identity a later one has taken over."""

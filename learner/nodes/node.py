@@ -32,6 +32,10 @@ class Node:
     heard_at_s: float
     accepted: WindowSum
     presence: Presence
+    sealed_advert: bytes = b""
+    """What it said last of itself, as it was signed: what has been verified."""
+    host: str = ""
+    """From which address it comes, as the learner sees it; empty if that is not known."""
     work: SpeedMeter = field(default_factory=SpeedMeter)
     calibrated_tokens_per_s: float | None = None
     """What it says it did in a trial of its own; counts until it has delivered."""
@@ -133,6 +137,8 @@ class News:
     """It shows, for the first time, that two processes run under one identity."""
     evicted: PeerId | None = None
     """A node that was forgotten to make room for this one."""
+    no_room_why: str = ""
+    """Set if there is no room for it, so that nothing was taken in."""
     is_back: bool = False
     """The node had been lost."""
     state_before: NodeState | None = None

@@ -13,11 +13,12 @@ from echo2swarm.selection.speed import Presence, Speed
 from learner.ledger.resume import Contribution
 from learner.nodes.links import LinkStatus
 from learner.nodes.node import News, Node
+from learner.nodes.room import NoRoomError, idle, who_gives_way
 from protocols.activation import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
-from protocols.status import MAX_NODES, NodeStatus, ReasonCount
+from protocols.status import NodeStatus, ReasonCount
 
 WINDOW_S: Final = 300.0
 _MAX_REPORTED: Final = 1000
@@ -86,12 +87,25 @@ class NodeTable:
         while len(self._published_at_s) > 1000:
             del self._published_at_s[next(iter(self._published_at_s))]
 
-    def heartbeat(self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float) -> News:
-        """Take in what a node reports of itself."""
+    def heartbeat(
+        self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float, *, host: str = ""
+    ) -> News:
+        """Take in what a node reports of itself.
+
+        Args:
+            peer: whose heartbeat it is.
+            beat: what it says.
+            advert: what it says it is.
+            now_s: the time.
+            host: from which address it comes; empty if that is not known.
+        """
         node = self._nodes.get(peer)
         is_new_node, evicted = node is None, None
         if node is None:
-            evicted = self._make_room()
+            try:
+                evicted = self._make_room(host, is_proven=self.is_proven(peer))
+            except NoRoomError as exc:
+                return News(no_room_why=str(exc))
             node = self._nodes[peer] = Node(
                 peer=peer,
                 session_id=beat.session_id,
@@ -99,6 +113,7 @@ class NodeTable:
                 state=beat.state,
                 joined_at_s=now_s,
                 heard_at_s=now_s,
+                host=host,
                 accepted=WindowSum(WINDOW_S, started_s=now_s),
                 presence=Presence(now_s),
             )
@@ -311,10 +326,24 @@ class NodeTable:
             node.num_accepted, node.num_trained = before.num_accepted, before.num_trained
             node.refusals.update(before.refusals)
 
-    def _make_room(self) -> PeerId | None:
-        """Forget a node if there are too many, one that is gone if there is one; returns it."""
-        if len(self._nodes) < MAX_NODES:
+    def forget_idle(self, now_s: float) -> list[PeerId]:
+        """Forget the nodes that are gone for long and of which nothing was ever accepted."""
+        forgotten = [node.peer for node in idle(self._nodes.values(), now_s)]
+        for peer in forgotten:
+            del self._nodes[peer]
+        return forgotten
+
+    def _make_room(self, host: str, *, is_proven: bool) -> PeerId | None:
+        """Forget a node if there are too many; returns it."""
+        victim = who_gives_way(self._nodes.values(), host=host, is_proven=is_proven)
+        if victim is None:
             return None
-        longest_silent = min(self._nodes.values(), key=lambda n: (not n.is_lost, n.heard_at_s))
-        del self._nodes[longest_silent.peer]
-        return longest_silent.peer
+        if victim.num_accepted:
+            # What it did counts again when it is back.
+            self._contributions[victim.peer] = Contribution(
+                num_accepted=victim.num_accepted,
+                num_trained=victim.num_trained,
+                refusals=dict(victim.refusals),
+            )
+        del self._nodes[victim.peer]
+        return victim.peer

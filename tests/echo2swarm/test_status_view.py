@@ -328,3 +328,10 @@ def test_what_is_not_known_yet_takes_no_line() -> None:
     outlook = Outlook(None, None, None, 0.0, None, None, None, "", None, None, None, 0.0, None)
 
     assert shown(status_with(outlook=outlook), width=80) == shown(STATUS, width=80)
+
+
+def test_it_is_said_how_many_nodes_are_left_out() -> None:
+    cut = status_with(num_nodes_left_out=3000)
+
+    assert shown(cut, width=100)[-1] == "and 3000 more nodes, which do less or nothing"
+    assert "more nodes" not in "".join(shown(STATUS, width=100))

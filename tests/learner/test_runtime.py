@@ -16,6 +16,7 @@ from echo2swarm.dispatch.leasing import LeaseState
 from echo2swarm.jsonlines import read_jsonl
 from echo2swarm.rates import Phase
 from learner.scoring.messages import Completion
+from learner.status_service import StatusService
 from protocols.activation import Directive
 from protocols.reasons import Reason
 from protocols.status import StatusReply
@@ -372,3 +373,46 @@ async def test_what_a_node_did_before_a_restart_still_counts(
 
     assert after.num_accepted >= before.num_accepted > 0
     assert after.num_trained >= before.num_trained > 0
+
+
+async def test_a_status_is_put_together_once_a_second_however_often_it_is_asked_for(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_built = 0
+    build = StatusService.status
+
+    def count(self: StatusService) -> StatusReply:
+        nonlocal num_built
+        num_built += 1
+        return build(self)
+
+    async with open_world(tmp_path) as world:
+        nodes = [world.start_node(1 + i, generate_s=1e6) for i in range(3)]
+        for node in nodes:
+            await node.joined.wait()
+        monkeypatch.setattr(StatusService, "status", count)
+        before_s = trio.current_time()
+        for _ in range(10):
+            for node in nodes:
+                assert len((await node.status()).nodes) == 3
+        gone_s = trio.current_time() - before_s
+
+    # One for those who ask and one for the file, each second.
+    assert num_built <= 2 * (gone_s + 1) + 1
+
+
+async def test_a_status_of_too_many_nodes_lists_those_that_do_most(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.status_service.MAX_NODES", 2)
+    async with open_world(tmp_path, config(num_steps=1000), train_s=1.0) as world:
+        idlers = [world.start_node(1 + i, generate_s=1e6) for i in range(3)]
+        for idler in idlers:
+            await idler.joined.wait()
+        worker = world.start_node(9, generate_s=0.5)
+        await trio.sleep(30)
+        status = world.learner.status.status()
+
+    assert worker.peer in {node.peer_id for node in status.nodes}
+    assert len(status.nodes) == 2
+    assert status.num_nodes_left_out == 2

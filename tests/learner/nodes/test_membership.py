@@ -1,5 +1,7 @@
 """What nodes are told in answer to their heartbeats: neighbours, rates, warnings."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -175,13 +177,54 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr("learner.nodes.node_table.MAX_NODES", 2)
+    monkeypatch.setattr("learner.nodes.room.MAX_NODES", 2)
     monkeypatch.setattr(Links, "forget", lambda _self, peer: forgotten.append(peer))
     async with open_world(tmp_path) as world:
         first, second = await join(world, 2)
-        await trio.sleep(0.1)
+        first.kill()
+        await trio.sleep(5)
         await second.heartbeat()
+        await trio.sleep(5)
         third = world.start_node(3, generate_s=1e6, broadcast_s=1e6)
         await third.joined.wait()
 
     assert forgotten == [first.peer]
+
+
+async def test_one_for_which_there_is_no_room_is_told_why_and_comes_in_when_there_is(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.nodes.room.MAX_UNPROVEN", 2)
+    async with open_world(tmp_path) as world:
+        first, _ = await join(world, 2)
+        third = world.start_node(3, generate_s=1e6, broadcast_s=1e6)
+        await third.joined.wait()
+        told = await third.heartbeat()
+        first.kill()
+        await trio.sleep(30)
+        await third.heartbeat()
+
+        assert world.learner.nodes.get(third.peer) is not None
+
+    assert told.directive is Directive.STANDBY
+    assert "too many nodes" in told.why
+
+
+async def test_who_never_delivered_is_forgotten_with_its_links_and_fills_no_ledger(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(num_steps=10_000)) as world:
+        worker = world.start_node(3, generate_s=0.5)
+        idler, _ = await join(world, 2)
+        idler.kill()
+        while len(world.trainer.batches) < 1:  # noqa: ASYNC110
+            await trio.sleep(1)
+        await trio.sleep(300)
+        assert world.learner.nodes.get(idler.peer) is not None
+        await trio.sleep(400)
+
+        assert world.learner.nodes.get(idler.peer) is None
+        assert world.learner.nodes.get(worker.peer) is not None
+
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as db:
+        assert [row[0] for row in db.execute("SELECT peer FROM nodes")] == [worker.peer]

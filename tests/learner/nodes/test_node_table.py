@@ -162,9 +162,11 @@ def test_everybody_who_comes_or_goes_or_changes_state_is_a_new_epoch() -> None:
 
 
 def test_one_who_is_forgotten_to_make_room_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.nodes.node_table.MAX_NODES", 2)
+    monkeypatch.setattr("learner.nodes.room.MAX_NODES", 2)
     nodes = table()
-    evicted = [hear(nodes, float(i), PeerId(f"peer-{i}")).evicted for i in range(3)]
+    evicted = [hear(nodes, float(i), PeerId(f"peer-{i}")).evicted for i in range(2)]
+    nodes.lose_silent(10.5)
+    evicted.append(hear(nodes, 10.5, PeerId("peer-2")).evicted)
 
     assert evicted == [None, None, "peer-0"]
     assert [node.peer for node in nodes] == ["peer-1", "peer-2"]
@@ -262,3 +264,36 @@ def test_a_peer_is_proven_once_a_rollout_of_it_was_accepted_even_by_an_earlier_p
 
     assert nodes.is_proven(ALICE)
     assert nodes.is_proven(BOB)
+
+
+def test_one_for_which_there_is_no_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.nodes.room.MAX_UNPROVEN", 1)
+    nodes = table()
+    hear(nodes, 0.0)
+    epoch = nodes.epoch
+
+    news = hear(nodes, 1.0, BOB)
+
+    assert "too many nodes" in news.no_room_why
+    assert [node.peer for node in nodes] == [ALICE]
+    assert nodes.epoch == epoch
+
+
+def test_what_one_did_who_gave_way_counts_again_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("learner.nodes.room.MAX_NODES", 1)
+    nodes = table()
+    hear(nodes, 0.0)
+    nodes.accepted(ALICE, 3, 1.0)
+    nodes.lose_silent(11.0)
+    hear(nodes, 11.0, BOB)
+    assert nodes.get(ALICE) is None
+    assert nodes.is_proven(ALICE)
+
+    hear(nodes, 12.0, BOB, state=NodeState.LEFT)
+    hear(nodes, 13.0, ALICE)
+
+    node = nodes.get(ALICE)
+    assert node is not None
+    assert node.num_accepted == 3
