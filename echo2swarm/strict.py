@@ -19,8 +19,8 @@ Name = Annotated[
     str,
     msgspec.Meta(
         pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,47}\Z",
-        description="a name of up to 48 letters, digits, dots, hyphens and underscores, the first of "
-        "them no dot or hyphen",
+        description="a name of up to 48 letters, digits, dots, hyphens and underscores, the first "
+        "of them no dot or hyphen",
     ),
 ]
 """Of a run, or what else becomes part of ids and paths."""

@@ -61,6 +61,7 @@ from learner.resuming import check_changes, choose_checkpoint, take_up, tell_if_
 from learner.run_dir import RunDir
 from learner.run_inputs import changed_inputs, hold_to_inputs
 from learner.runtime import Learner, Parts
+from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
 from learner.tasks.inputs import Input, differences
 from learner.tracking.metrics import open_metrics
@@ -216,6 +217,9 @@ async def _serve_once(
         stop_tokens = scorer.opened.stop_token_ids
         if len(stop_tokens) > MAX_STOP_TOKENS:
             raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
+        if has_answers_to_check(config.task) and not resume:
+            log_path = run_dir.logs / "scorer.log"
+            await check_task(config.task, seed=config.run.seed, log_path=log_path)
         trainer = await starting.ready()
         left_over = LeftOver()
         if resume:

@@ -7,13 +7,17 @@ made, by the code that will do it. What is wrong is said in the words of a real 
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 
 from learner.config import LearnerConfig
 from learner.evaluation.questions import num_excluded
 from learner.fitting import check_prompts_fit, longest_question
 from learner.model_folder import check_loads, find_model
+from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
+
+log = structlog.get_logger()
 
 
 def rehearse(config: LearnerConfig) -> None:
@@ -29,10 +33,18 @@ def rehearse(config: LearnerConfig) -> None:
 async def _rehearse(config: LearnerConfig) -> None:
     model_dir = await find_model(config.model.path)
     if model_dir is None:
+        log.warning(
+            "dry_run.no_model",
+            model=config.model.path,
+            why="it is not on this machine yet, so that neither it nor the prompts were looked at",
+        )
+        await check_task(config.task, seed=config.run.seed)
         return
     if config.trainer.kind != "sleep":
         await check_loads(model_dir)
     await _open_task(config, model_dir, held_out_from=None)
+    if has_answers_to_check(config.task):
+        await check_task(config.task, seed=config.run.seed)
     longest_question(config, model_dir)
     if config.eval.every_steps:
         await _open_task(config, model_dir, held_out_from=num_excluded(config))

@@ -105,6 +105,22 @@ class HoldsOut(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksAnswers(Protocol):
+    """A task that can see beforehand whether its verifier can read its right answers."""
+
+    def check_answers(self, *, limit_s: float) -> tuple[int, int]:
+        """Look at right answers, at all of them if ``limit_s`` suffices.
+
+        Returns:
+            How many were looked at, and how many there are.
+
+        Raises:
+            ConfigError: some can't be read; the message names file, line and option.
+        """
+        ...
+
+
 def seed_of(*parts: object) -> int:
     """Return a number below 2**31 that is as good as random, and the same for the same parts."""
     return random.Random(" ".join(map(str, parts))).randrange(2**31)  # noqa: S311

@@ -1,10 +1,14 @@
 """Questions with answers from a file of JSON lines; mathematics or exact text."""
 
+import random
+import time
 from copy import copy
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from echo2swarm.errors import ConfigError
+from learner.scoring.time_limit import call_within
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText
 from learner.tasks.inputs import Input, package_input
@@ -12,6 +16,10 @@ from learner.tasks.math_answers import MATH_PACKAGES, math_verifier
 from learner.tasks.prompting import Prompter, PromptOptions
 from learner.tasks.rows import Row, Rows, content_of, read_rows
 from learner.tasks.splitting import EpochOrder, split
+
+_READ_S: Final = 2.0
+"""For one right answer."""
+_MAX_SHOWN_CHARS: Final = 80
 
 
 class Options(PromptOptions, frozen=True, kw_only=True):
@@ -71,6 +79,44 @@ class Jsonl:
     def prompt(self, index: int) -> PromptText:
         """Return the question of a line as a prompt."""
         return self._prompter.render(self._rows[self._order[index]])
+
+    def check_answers(self, *, limit_s: float) -> tuple[int, int]:
+        """Have the verifier read the right answers, in an order that is a sample of them.
+
+        Raises:
+            ConfigError: it can't read some.
+        """
+        if self._agree is None:
+            return 0, 0
+        first = {row["answer"]: number for number, row in reversed(list(enumerate(self._rows)))}
+        answers = list(first)
+        random.Random(0).shuffle(answers)  # noqa: S311
+        until_s = time.monotonic() + limit_s
+        wrong: list[int] = []
+        num_checked = 0
+        for answer in answers:
+            if not self._can_read(answer):
+                wrong.append(first[answer])
+            num_checked += 1
+            if time.monotonic() > until_s:
+                break
+        if wrong:
+            number = min(wrong)
+            others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise ConfigError(
+                f"{self._places[number]}: the verifier can't read the answer "
+                f"{self._rows[number]['answer'][:_MAX_SHOWN_CHARS]!r} (task.answer_field) as "
+                f'mathematics{others}; mend or remove such lines, or set task.score = "exact"'
+            )
+        return num_checked, len(answers)
+
+    def _can_read(self, answer: str) -> bool:
+        assert self._agree is not None  # noqa: S101  # the caller has looked
+        try:
+            call_within(_READ_S, partial(self._agree, answer, ""))
+        except Exception:  # whatever the library makes of it
+            return False
+        return True
 
     def score(self, index: int, completion: str) -> float:
         """Return 1 for the right answer, else 0."""

@@ -70,7 +70,11 @@ def test_a_configuration_can_be_printed_in_place_of_written(tmp_path: Path) -> N
 
 @pytest.mark.processes
 def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
-    printed = run("serve", "--dry-run", "--set", "run.num_steps=7", "--name", "x", cwd=tmp_path)
+    # Of a model that is on this machine: of another one it would say that it could not look.
+    tiny = ("--set", f"model.path={TINY_MODEL_DIR}", "--set", "task.kind=sort_digits")
+    printed = run(
+        *("serve", "--dry-run", "--set", "run.num_steps=7", "--name", "x", *tiny), cwd=tmp_path
+    )
     (tmp_path / "again.toml").write_text(printed.stdout)
     again = run("serve", "again.toml", "--dry-run", cwd=tmp_path)
 

@@ -50,6 +50,7 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
         "learner.training.messages",
         "learner.training.rank_messages",
         "learner.scoring.messages",
+        "learner.scoring.checking",
         "learner.tasks.inputs",
         "learner.export.messages",
     ),
