@@ -18,6 +18,10 @@ _REMEDIES: Final = (
         r"not a valid \w+: Object contains unknown field",
         "the learner seems to run another version of echo2swarm: install the same here",
     ),
+    (
+        r"can't reach peer .*[Cc]onnection refused",
+        "nobody listens there: the run is finished or stopped, or not started yet; its owner knows",
+    ),
     (r"driver.*(insufficient|too old)|CUDA driver", "update the GPU's driver, or use --device cpu"),
     (r"No space left|no space left", "free some space, or name another disk with --state-dir"),
 )

@@ -31,6 +31,7 @@ from node.membership import Membership
 from node.meters import ActiveTime, LinkMeter
 from node.owner.keeper import OwnerKeeper
 from node.owner.settings import describe_settings
+from node.remedies import remedy_for
 from node.worker import Worker
 from protocols.activation import NodeState
 from protocols.ids import PeerId, short
@@ -250,7 +251,11 @@ class NodeView:
     def _trouble(self) -> str:
         """Return why the learner does not answer, or can't even be reached."""
         v = self._viewed
-        return v.membership.last_error or ("" if v.membership.has_learner else v.discovery.trouble)
+        if v.membership.last_error or v.membership.has_learner:
+            return v.membership.last_error
+        trouble = v.discovery.trouble
+        remedy = remedy_for(trouble)
+        return f"{trouble}; {remedy}" if remedy else trouble
 
     def _learner(self, now_s: float) -> Learner:
         v = self._viewed

@@ -16,6 +16,10 @@ from node.remedies import remedy_for
         ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "another version"),
         ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "is starting"),
         ("not a valid HeartbeatReply: Object contains unknown field `x`", "another version"),
+        (
+            "can't reach peer 12D3: /ip4/203.0.113.9/tcp/4150: Connection refused",
+            "the run is finished or stopped",
+        ),
         ("The NVIDIA driver on your system is too old", "driver"),
         ("cannot write a chunk: No space left on device", "--state-dir"),
     ],
