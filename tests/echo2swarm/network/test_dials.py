@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 import trio
+from libp2p.kad_dht.pb.kademlia_pb2 import Message
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
+from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError
@@ -25,6 +27,7 @@ from protocols.bulk import (
     Refused,
 )
 from protocols.codec import encode
+from tests.contracts.network_worlds import eventually
 from tests.echo2swarm.network.test_bulk import ECHO, ask, serve_echo
 from tests.echo2swarm.network.test_libp2p import LOOPBACK, identity_of, info_of
 
@@ -219,3 +222,53 @@ async def test_an_entrance_leads_only_to_the_host_that_offers_it() -> None:
         await settled()
 
         assert elsewhere.num_connections == 0
+
+
+async def tell_dht(liar: Libp2pNetwork, to: Libp2pNetwork, key: bytes, where: str) -> None:
+    """Say that ``liar`` belongs to ``key`` and is at ``where``, as another implementation might."""
+    message = Message()
+    message.type = Message.ADD_PROVIDER
+    message.key = bytes.fromhex("1220") + key
+    provider = message.providerPeers.add()
+    provider.id = ID.from_string(liar.peer).to_bytes()
+    provider.addrs.append(Multiaddr(where).to_bytes())
+    body = message.SerializeToString()
+    connection = await liar._peers.get(to.peer, bulk=False)
+    stream = await liar._negotiate(connection, to.peer, "/ipfs/kad/1.0.0")
+    await stream.write(encode_uvarint(len(body)) + body)
+    await stream.close()
+
+
+async def test_nobody_enters_the_address_of_another_into_the_dht() -> None:
+    key = bytes(range(32))
+    async with (
+        victim("127.0.0.2") as service,
+        open_network(identity_of(1), [LOOPBACK]) as keeper,
+        open_network(identity_of(2), [LOOPBACK]) as liar,
+        open_network(identity_of(3), [LOOPBACK]) as seeker,
+    ):
+        assert isinstance(keeper, Libp2pNetwork)
+        assert isinstance(liar, Libp2pNetwork)
+        await liar.connect(info_of(keeper))
+        await seeker.connect(info_of(keeper))
+        await tell_dht(liar, keeper, key, service.address)
+
+        async def is_told() -> bool:
+            return liar.peer in {info.peer for info in await seeker.find_providers(key)}
+
+        await eventually(is_told)
+        told = {i.peer: i.addresses for i in await seeker.find_providers(key)}
+        assert service.address not in told[liar.peer]
+
+
+async def test_a_meeting_at_a_place_in_a_network_that_the_run_is_not_in_is_not_kept() -> None:
+    async with open_network(
+        identity_of(1), [LOOPBACK], ticket_addresses=[PUBLIC], go_betweens=[STRANGER]
+    ) as node:
+        assert isinstance(node, Libp2pNetwork)
+        meetings = node._peers.meetings
+        assert meetings is not None
+        with pytest.raises(NetworkError, match="no place to meet"):
+            meetings._admitted(["/ip4/127.0.0.1/tcp/5000", "/ip4/10.0.0.1/tcp/5000"], STRANGER)
+
+        assert meetings._admitted(["/ip4/127.0.0.1/tcp/5000", "/ip4/9.9.9.9/tcp/5000"], STRANGER)
