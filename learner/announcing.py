@@ -13,7 +13,7 @@ from protocols import ticket as ticket_protocol
 from protocols.advert import NodeAdvert
 from protocols.gossip import Fate, ManifestGate
 from protocols.ids import PeerId, RunId, short
-from protocols.manifest import topic_of
+from protocols.manifest import MAX_BYTES, topic_of
 from protocols.ticket import MAX_ADDRESSES, Ticket
 
 log = structlog.get_logger()
@@ -66,6 +66,8 @@ async def relay_manifests(network: Network, identity: Identity, *, run_id: RunId
             )
         return judgement.fate
 
-    async with network.subscribe(topic_of(run_id), judge) as messages:
+    async with network.subscribe(
+        topic_of(run_id), judge, max_bytes=MAX_BYTES, authors=(identity.peer,)
+    ) as messages:
         async for _ in messages:
             pass

@@ -11,7 +11,7 @@ Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
 - when the network closes, no task, port or file of it is left.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -36,6 +36,8 @@ Data = bytes | memoryview
 """Bytes to be sent. A view must be of single bytes, and must not change meanwhile."""
 
 
+MAX_GOSSIP_BYTES: Final = 1_000_000
+"""GossipSub silently loses messages from 1 MiB on, its own envelope included."""
 FIRST_FRAME_S: Final = 5.0
 """The first frame of a stream must be here so long after its opening, and more the longer it is."""
 MIN_BYTES_PER_S: Final = 8192
@@ -201,9 +203,18 @@ class Network(Protocol):
         ...
 
     def subscribe(
-        self, topic: str, validator: Validator
+        self,
+        topic: str,
+        validator: Validator,
+        *,
+        max_bytes: int = MAX_GOSSIP_BYTES,
+        authors: Collection[PeerId] | None = None,
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         """Join a gossip topic; the channel yields what the validator accepted.
+
+        A message over ``max_bytes``, or of nobody in ``authors`` where they are given, is refused
+        before anything else is done with it. Who keeps bringing what is refused, the validator's
+        ``REJECT`` included, is not listened to for a while.
 
         What we publish ourselves is neither judged nor delivered here.
         The channel is bounded: a reader that lags behind loses the oldest messages.

@@ -23,6 +23,7 @@ from echo2swarm.identity import Identity
 from echo2swarm.network import libp2p_tcp
 from echo2swarm.network.addresses import group_by_peer, join_address
 from echo2swarm.network.base import (
+    MAX_GOSSIP_BYTES,
     Ends,
     Handler,
     IsProven,
@@ -51,7 +52,7 @@ from echo2swarm.network.libp2p_log import quiet
 from echo2swarm.network.libp2p_meeting import INVITE_LIMITS, Meetings
 from echo2swarm.network.libp2p_streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
-from echo2swarm.network.serving import Service, leaves, nobody
+from echo2swarm.network.serving import Service, Subscription, leaves, nobody
 from protocols.bulk import MAX_MESSAGE_BYTES
 from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
 from protocols.ids import PeerId, short
@@ -420,10 +421,16 @@ class Libp2pNetwork:
     # Gossip and DHT.
 
     def subscribe(
-        self, topic: str, validator: Validator
+        self,
+        topic: str,
+        validator: Validator,
+        *,
+        max_bytes: int = MAX_GOSSIP_BYTES,
+        authors: Collection[PeerId] | None = None,
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         """Join a gossip topic."""
-        return self._gossip.subscribe(topic, validator, self._nursery)
+        subscription = Subscription(topic, validator, max_bytes=max_bytes, authors=authors)
+        return self._gossip.subscribe(topic, subscription, self._nursery)
 
     async def publish(self, topic: str, data: bytes) -> None:
         """Gossip ``data`` to the subscribers of ``topic``."""

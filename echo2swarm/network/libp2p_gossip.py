@@ -1,24 +1,26 @@
 """GossipSub through py-libp2p, with settings that do not lose messages."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import IHost
+from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.pubsub.gossipsub import GossipSub
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.validators import signature_validator
 
 from echo2swarm.errors import NetworkError
-from echo2swarm.network.base import Validator
-from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Subscription
+from echo2swarm.network.base import MAX_GOSSIP_BYTES
+from echo2swarm.network.gossip_guard import GossipGuard
+from echo2swarm.network.serving import Subscription
 from protocols.errors import LocalProtocolError
 from protocols.gossip import Fate
-from protocols.ids import PeerId
+from protocols.ids import PeerId, short
 
 PROTOCOL: Final = TProtocol("/meshsub/1.1.0")
 LEAVE_S: Final = 2.0
@@ -48,6 +50,57 @@ class _Newest(dict[bytes, rpc_pb2.Message]):
             del self[next(iter(self))]
 
 
+class GuardedPubsub(Pubsub):  # type: ignore[misc]  # untyped library
+    """Does nothing with a message before ``admit`` has let it in.
+
+    The library by itself verifies signatures first, writes every message that fails out as text,
+    and counts nothing against who brought it.
+    """
+
+    def __init__(
+        self,
+        host: IHost,
+        router: GossipSub,
+        *,
+        admit: Callable[[ID, rpc_pb2.Message], bool],
+        is_shut_out: Callable[[ID], bool],
+    ) -> None:
+        super().__init__(host, router, strict_signing=True)
+        self._own_id = host.get_id()
+        self._admit = admit
+        self._is_shut_out = is_shut_out
+        self._incoming: dict[ID, set[INetStream]] = {}
+
+    async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
+        """Deliver and pass on a message, if it is let in."""
+        if msg_forwarder == self._own_id or self._admit(msg_forwarder, msg):
+            await super().push_msg(msg_forwarder, msg)
+
+    async def continuously_read_stream(self, stream: INetStream) -> None:
+        """Read what a neighbour sends, unless it is shut out."""
+        peer = stream.muxed_conn.peer_id
+        if self._is_shut_out(peer):
+            await stream.reset()
+            return
+        streams = self._incoming.setdefault(peer, set())
+        streams.add(stream)
+        try:
+            await super().continuously_read_stream(stream)
+        finally:
+            streams.discard(stream)
+            if not streams:
+                self._incoming.pop(peer, None)
+
+    def shut_out(self, peer: ID) -> None:
+        """Read nothing more of what ``peer`` sends."""
+        for stream in self._incoming.get(peer, ()):
+            self.manager.run_task(self._reset, stream)
+
+    async def _reset(self, stream: INetStream) -> None:
+        with suppress(Exception):  # it may be gone already
+            await stream.reset()
+
+
 class Gossip:
     """What the network port asks of GossipSub."""
 
@@ -66,39 +119,67 @@ class Gossip:
             max_messages_per_topic_per_second=1000.0,
         )
         self.router.equivocation_detection = _Newest(MAX_REMEMBERED)
-        self.pubsub = Pubsub(host, self.router, strict_signing=True)
-        self._topics: set[str] = set()
+        self._guard = GossipGuard()
+        self.pubsub = GuardedPubsub(
+            host, self.router, admit=self._admit, is_shut_out=self._is_shut_out
+        )
+        self._topics: dict[str, Subscription] = {}
 
     @asynccontextmanager
     async def subscribe(
-        self, topic: str, validator: Validator, nursery: trio.Nursery
+        self, topic: str, subscription: Subscription, nursery: trio.Nursery
     ) -> AsyncIterator[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         """Join a topic; ``nursery`` runs the task that empties the library's short queue."""
         if topic in self._topics:
             raise LocalProtocolError(f"already subscribed to {topic}")
-        subscription = Subscription(topic, validator)
-
-        def judge(_forwarder: ID, message: rpc_pb2.Message) -> bool:
-            author = PeerId(str(ID(message.from_id)))
-            # The library also asks about what we publish ourselves.
-            return author == self._own or subscription.judge(author, message.data) is Fate.ACCEPT
-
-        self._topics.add(topic)
+        self._topics[topic] = subscription
         scope = trio.CancelScope()
         try:
-            self.pubsub.set_topic_validator(topic, judge, False)
             await nursery.start(self._drain, topic, subscription, scope)
             yield subscription.receive
         finally:
             scope.cancel()
             subscription.close()
-            self._topics.discard(topic)
+            del self._topics[topic]
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_S):
                 try:
                     await self.pubsub.unsubscribe(topic)
-                    self.pubsub.remove_topic_validator(topic)
                 except Exception as exc:
                     _log.debug("gossip.unsubscribe_failed", topic=topic, error=repr(exc)[:200])
+
+    def _is_shut_out(self, peer: ID) -> bool:
+        return self._guard.is_shut_out(PeerId(str(peer)), trio.current_time())
+
+    def _admit(self, forwarder: ID, message: rpc_pb2.Message) -> bool:
+        """Return whether a message is to be delivered and passed on; the cheapest checks first."""
+        now_s, neighbour = trio.current_time(), PeerId(str(forwarder))
+        topics = message.topicIDs
+        subscription = self._topics.get(topics[0]) if len(topics) == 1 else None
+        if subscription is None or self.pubsub._is_msg_seen(message):
+            return False
+        if not self._guard.admit(neighbour, now_s):
+            return False
+        author = PeerId(str(ID(message.from_id)))
+        fault = subscription.objection(author, len(message.data))
+        if not fault and not signature_validator(message):
+            fault = f"not signed by {short(author)}, who is said to have written it"
+        if fault:
+            self._fault(forwarder, subscription, fault)
+            return False
+        if author == self._own:
+            return False  # It was on its way for longer than it is remembered.
+        fate = subscription.judge(author, message.data)
+        if fate is Fate.REJECT:
+            self._fault(forwarder, subscription, "it is rejected")
+        if fate is not Fate.ACCEPT:
+            self.pubsub._mark_msg_seen(message)
+        return fate is Fate.ACCEPT
+
+    def _fault(self, forwarder: ID, subscription: Subscription, fault: str) -> None:
+        neighbour = PeerId(str(forwarder))
+        if self._guard.fault(neighbour, trio.current_time()):
+            subscription.warn("gossip.shut_out", neighbour, fault)
+            self.pubsub.shut_out(forwarder)
 
     async def _drain(
         self,

@@ -1,7 +1,7 @@
 """One participant of the in-memory network; see :mod:`echo2swarm.network.memory`."""
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
@@ -11,6 +11,7 @@ import trio
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import join_address, merge
 from echo2swarm.network.base import (
+    MAX_GOSSIP_BYTES,
     Ends,
     Handler,
     IsProven,
@@ -20,9 +21,10 @@ from echo2swarm.network.base import (
     Validator,
 )
 from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.gossip_guard import GossipGuard
 from echo2swarm.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
-from echo2swarm.network.serving import MAX_GOSSIP_BYTES, Service, Subscription, nobody
+from echo2swarm.network.serving import Service, Subscription, nobody
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.gossip import Fate
 from protocols.ids import PeerId, short
@@ -60,6 +62,7 @@ class MemoryNetwork:
         self._streams: set[MemoryStream] = set()
         self._known: dict[PeerId, tuple[str, ...]] = {}
         self._topics: dict[str, Subscription] = {}
+        self._guard = GossipGuard()
         self._seen: dict[tuple[PeerId, int], None] = {}
         self._num_published = itertools.count()
         self._providers: dict[bytes, dict[PeerId, float]] = {}
@@ -204,18 +207,24 @@ class MemoryNetwork:
     # Gossip.
 
     def subscribe(
-        self, topic: str, validator: Validator
+        self,
+        topic: str,
+        validator: Validator,
+        *,
+        max_bytes: int = MAX_GOSSIP_BYTES,
+        authors: Collection[PeerId] | None = None,
     ) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         """Join a gossip topic."""
-        return self._subscribe(topic, validator)
+        subscription = Subscription(topic, validator, max_bytes=max_bytes, authors=authors)
+        return self._subscribe(topic, subscription)
 
     @asynccontextmanager
     async def _subscribe(
-        self, topic: str, validator: Validator
+        self, topic: str, subscription: Subscription
     ) -> AsyncIterator[trio.MemoryReceiveChannel[tuple[PeerId, bytes]]]:
         if topic in self._topics:
             raise LocalProtocolError(f"already subscribed to {topic}")
-        subscription = self._topics[topic] = Subscription(topic, validator)
+        self._topics[topic] = subscription
         try:
             yield subscription.receive
         finally:
@@ -249,11 +258,18 @@ class MemoryNetwork:
             return
         if sender not in self.connected_peers():
             return
+        now_s = trio.current_time()
+        if not self._guard.admit(sender, now_s):
+            return
         self._mark_seen(message_id)
         author = message_id[0]
-        if subscription.judge(author, data) is Fate.ACCEPT:
+        fault = subscription.objection(author, len(data))
+        fate = Fate.REJECT if fault else subscription.judge(author, data)
+        if fate is Fate.ACCEPT:
             subscription.deliver(author, data)
             self._forward(topic, message_id, data, exclude=sender)
+        elif fate is Fate.REJECT and self._guard.fault(sender, now_s):
+            subscription.warn("gossip.shut_out", sender, fault or "it is rejected")
 
     def _mark_seen(self, message_id: tuple[PeerId, int]) -> None:
         self._seen[message_id] = None

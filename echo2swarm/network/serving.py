@@ -1,10 +1,19 @@
 """What both adapters do around a handler and a subscriber: limits, guards, bounded queues."""
 
+from collections.abc import Collection
+
 import structlog
 import trio
 
 from echo2swarm.errors import NetworkError
-from echo2swarm.network.base import Handler, IncomingStream, IsProven, ServeLimits, Validator
+from echo2swarm.network.base import (
+    MAX_GOSSIP_BYTES,
+    Handler,
+    IncomingStream,
+    IsProven,
+    ServeLimits,
+    Validator,
+)
 from echo2swarm.network.served_stream import ServedStream
 from echo2swarm.network.stream_seats import Seat, Seats
 from echo2swarm.network.throttle import Rates, Throttle
@@ -14,8 +23,6 @@ from protocols.ids import PeerId, short
 
 GOSSIP_QUEUE_MESSAGES = 256
 """A reader that is this many messages behind loses the oldest."""
-MAX_GOSSIP_BYTES = 1_000_000
-"""GossipSub silently loses messages from 1 MiB on, its own envelope included."""
 
 _log = structlog.get_logger()
 
@@ -111,29 +118,54 @@ class Service:
 class Subscription:
     """A bounded queue of gossip messages that forgets the oldest when its reader lags."""
 
-    def __init__(self, topic: str, validator: Validator) -> None:
+    def __init__(
+        self,
+        topic: str,
+        validator: Validator,
+        *,
+        max_bytes: int = MAX_GOSSIP_BYTES,
+        authors: Collection[PeerId] | None = None,
+    ) -> None:
         self._topic = topic
         self._validator = validator
+        self._max_bytes = max_bytes
+        self._authors = authors
+        self._throttle = Throttle()
         self._is_lagging = False
         self._send, self.receive = trio.open_memory_channel[tuple[PeerId, bytes]](
             GOSSIP_QUEUE_MESSAGES
         )
+
+    def objection(self, author: PeerId, num_bytes: int) -> str:
+        """Return why a message need not be looked at any closer; empty if it must be."""
+        if num_bytes > self._max_bytes:
+            return f"{num_bytes} bytes, limit {self._max_bytes}"
+        if self._authors is not None and author not in self._authors:
+            return f"by {short(author)}, who has nothing to say here"
+        return ""
 
     def judge(self, author: PeerId, data: bytes) -> Fate:
         """Ask the validator; one that raises rejects."""
         try:
             return self._validator(author, data)
         except RemoteProtocolError as exc:
-            _log.warning(
-                "gossip.rejected",
-                topic=self._topic,
-                peer=short(author),
-                reason=exc.reason.value,
-                error=str(exc),
-            )
+            self.warn("gossip.rejected", author, str(exc), reason=exc.reason.value)
         except Exception:
             _log.exception("validator.failed", topic=self._topic, peer=short(author))
         return Fate.REJECT
+
+    def warn(self, event: str, peer: PeerId, error: str, **fields: str) -> None:
+        """Log what a peer did wrong, unless much of that was logged lately."""
+        num_held_back = self._throttle.admit(trio.current_time())
+        if num_held_back is not None:
+            _log.warning(
+                event,
+                topic=self._topic,
+                peer=short(peer),
+                error=error,
+                num_not_shown=num_held_back,
+                **fields,
+            )
 
     def deliver(self, author: PeerId, data: bytes) -> None:
         """Queue an accepted message."""

@@ -32,7 +32,7 @@ from protocols.activation import MAX_REPORTS, PeerReport
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate, ManifestGate
 from protocols.ids import PeerId, PolicyVersion, short
-from protocols.manifest import PolicyManifest, topic_of
+from protocols.manifest import MAX_BYTES, PolicyManifest, topic_of
 from protocols.reasons import Reason
 
 FIRST_POLL_S: Final = 2.0
@@ -173,7 +173,12 @@ class PolicySync:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Fetch each newest version, until cancelled."""
         async with (
-            self._network.subscribe(topic_of(self._library.run), self._gossiped) as messages,
+            self._network.subscribe(
+                topic_of(self._library.run),
+                self._gossiped,
+                max_bytes=MAX_BYTES,
+                authors=(self._learner,),
+            ) as messages,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(_drain, messages)
