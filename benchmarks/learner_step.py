@@ -122,6 +122,7 @@ class Ours:
                 trainer={
                     "objective": "dapo",
                     "learning_rate": _LEARNING_RATE,
+                    "max_drift": 0.0,  # its logprobs are made up, and are to count
                     "warmup_steps": 0,
                     "device": "cpu",
                     "compute_dtype": "float32",

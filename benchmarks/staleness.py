@@ -175,6 +175,8 @@ def open_tiny_trainer(correction: str, seed: int) -> "Trainer":
                 "warmup_steps": 0,
                 "beta2": 0.95,
                 "importance": correction,
+                # Without correction, what is far off counts, too.
+                **({"max_drift": 0.0} if correction == "none" else {}),
                 "device": "cpu",
                 "compute_dtype": "float32",
                 "threads": 1,

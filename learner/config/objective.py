@@ -32,11 +32,23 @@ class Objective:
     mask_level: Level
     kl_coefficient: float
     kl_estimator: KlEstimator
+    dual_clip: float
+    """The policy ratio is cut off here where the advantage is negative."""
+    off_policy_mask: float
+    """Sequences of negative advantage count only if the mean over their tokens of
+    log(behaviour / policy) is at most this,"""
+    max_drift: float
+    """and any sequence only if that of its absolute value is at most this."""
 
     @property
     def is_masking(self) -> bool:
         """Whether anything can be masked."""
         return self.mask_below > 0 or self.mask_above < float("inf")
+
+    @property
+    def is_masking_sequences(self) -> bool:
+        """Whether whole sequences can be left out for how they were sampled."""
+        return min(self.off_policy_mask, self.max_drift) < float("inf")
 
     @property
     def is_by_token(self) -> bool:
@@ -46,6 +58,8 @@ class Objective:
             levels.add(self.importance_level)
         if self.is_masking:
             levels.add(self.mask_level)
+        if self.is_masking_sequences:
+            levels.add("sequence")
         return levels == {"token"}
 
 
@@ -64,4 +78,7 @@ def objective_of(table: TrainerTable) -> Objective:
         mask_level=table.mask_level,
         kl_coefficient=table.kl_coefficient,
         kl_estimator=table.kl_estimator,
+        dual_clip=table.dual_clip or float("inf"),
+        off_policy_mask=table.off_policy_mask or float("inf"),
+        max_drift=table.max_drift or float("inf"),
     )

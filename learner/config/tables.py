@@ -145,6 +145,12 @@ class TrainerTable(Table, frozen=True):
     """The same above this; left out, for none."""
     mask_level: Level = "token"
     """Of the weight that decides; all tokens of a sequence count, or none, unless "token"."""
+    dual_clip: Annotated[float, msgspec.Meta(ge=0)] = 3.0
+    """Most that the policy ratio counts where the advantage is negative; 0 for no limit."""
+    off_policy_mask: NonNegative = 0.0
+    """Bad sequences with a mean log(behaviour/policy) over this do not count; 0 for no mask."""
+    max_drift: NonNegative = 0.5
+    """Sequences with a mean |log(policy/behaviour)| over this do not count; 0 for no mask."""
     kl_coefficient: NonNegative = 0.0
     """Weight of the KL penalty to the initial model; 0 keeps no reference model."""
     kl_estimator: KlEstimator = "k3"

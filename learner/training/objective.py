@@ -59,11 +59,17 @@ class Given:
         difference_N = of_N - to_N
         if level == "token":
             return difference_N
-        sums_S = torch.zeros_like(self.lengths_S, dtype=difference_N.dtype)
-        sums_S = sums_S.index_add(0, self.sample_N, difference_N)
         if level == "geometric":
-            sums_S = sums_S / self.lengths_S.clamp(min=1)
-        return sums_S[self.sample_N]
+            return self.sequence_means(difference_N)
+        return self._sums(difference_N)[self.sample_N]
+
+    def sequence_means(self, values_N: torch.Tensor) -> torch.Tensor:
+        """Return at each token the mean over its sample's tokens."""
+        return (self._sums(values_N) / self.lengths_S.clamp(min=1))[self.sample_N]
+
+    def _sums(self, values_N: torch.Tensor) -> torch.Tensor:
+        sums_S = torch.zeros_like(self.lengths_S, dtype=values_N.dtype)
+        return sums_S.index_add(0, self.sample_N, values_N)
 
 
 def policy_ratios(policy_N: torch.Tensor, given: Given, objective: Objective) -> torch.Tensor:
@@ -105,6 +111,21 @@ def is_masked(given: Given, objective: Objective) -> torch.Tensor:
     return (ratio_N < objective.mask_below) | (ratio_N > objective.mask_above)
 
 
+def is_left_out(policy_N: torch.Tensor, given: Given, objective: Objective) -> torch.Tensor:
+    """Return the tokens of sequences that count for nothing, for how they were sampled.
+
+    Off-policy sequence masking of DeepSeek-V3.2 (arXiv:2512.02556, equation 9); and what is far
+    off either way, since a node may also tell less than the truth, which weighs its tokens up.
+    """
+    if not objective.is_masking_sequences:
+        return torch.zeros_like(policy_N, dtype=torch.bool)
+    policy_N = policy_N.detach()
+    mean_N = given.log_ratio(given.behaviour_N, policy_N, "geometric")
+    drift_N = given.sequence_means((given.behaviour_N - policy_N).abs())
+    is_off_N = (mean_N > objective.off_policy_mask) & (given.advantages_N < 0)
+    return is_off_N | (drift_N > objective.max_drift)
+
+
 def token_losses(policy_N: torch.Tensor, given: Given, objective: Objective) -> torch.Tensor:
     """Return the loss of each token, to be minimised.
 
@@ -116,8 +137,12 @@ def token_losses(policy_N: torch.Tensor, given: Given, objective: Objective) -> 
     advantages_N = given.advantages_N
     ratio_N = policy_ratios(policy_N, given, objective)
     clipped_N = ratio_N.clamp(1 - objective.clip_low, 1 + objective.clip_high)
-    surrogate_N = torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
-    losses_N = -importance_weights(given, objective) * surrogate_N
+    # Dual-clip PPO (Ye et al., arXiv:1912.09729): a positive advantage is clipped before that.
+    bounded_N = ratio_N.clamp(max=max(objective.dual_clip, 1 + objective.clip_high))
+    surrogate_N = torch.minimum(bounded_N * advantages_N, clipped_N * advantages_N)
+    weights_N = importance_weights(given, objective)
+    weights_N = weights_N.masked_fill(is_left_out(policy_N, given, objective), 0.0)
+    losses_N = -weights_N * surrogate_N
     if given.reference_N is not None:
         penalty_N = kl_penalties(policy_N, given.reference_N, objective.kl_estimator)
         if objective.kl_estimator == "k3_unbiased":

@@ -11,6 +11,7 @@ from learner.config.objective import Objective
 from learner.training.objective import (
     Given,
     importance_ratios,
+    is_left_out,
     is_masked,
     kl_penalties,
     policy_ratios,
@@ -78,6 +79,7 @@ def _columns(tokens: Trained, objective: Objective) -> dict[str, torch.Tensor]:
     # Where the clip is what the gradient stops at: the other side of it is never chosen.
     clipped_high_N = (ratio_N > 1 + objective.clip_high) & (given.advantages_N > 0)
     clipped_low_N = (ratio_N < 1 - objective.clip_low) & (given.advantages_N < 0)
+    is_dual_clipped_N = (ratio_N > objective.dual_clip) & (given.advantages_N < 0)
     is_truncated_N = importance_N > objective.importance_cap
     if objective.importance != "decoupled":
         is_truncated_N = torch.zeros_like(is_truncated_N)
@@ -88,6 +90,8 @@ def _columns(tokens: Trained, objective: Objective) -> dict[str, torch.Tensor]:
         "importance": importance_N,
         "truncated": is_truncated_N.to(ratio_N.dtype),
         "masked": is_masked(given, objective).to(ratio_N.dtype),
+        "left_out": is_left_out(tokens.policy_N, given, objective).to(ratio_N.dtype),
+        "dual_clipped": is_dual_clipped_N.to(ratio_N.dtype),
         "kl": kl_penalties(given.behaviour_N, given.prox_N),
         "drift": (given.prox_N - given.behaviour_N).abs(),
     }
@@ -102,6 +106,8 @@ def _of(columns: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         "importance_mean": importance_N.mean(),
         "importance_truncated_share": columns["truncated"].mean(),
         "masked_share": columns["masked"].mean(),
+        "left_out_share": columns["left_out"].mean(),
+        "dual_clipped_share": columns["dual_clipped"].mean(),
         "effective_sample_share": importance_N.mean().square() / importance_N.square().mean(),
         "kl_behaviour_prox": columns["kl"].mean(),
         "drift_mean": columns["drift"].mean(),

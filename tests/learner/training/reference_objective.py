@@ -4,7 +4,7 @@ Shares no code with the trainer. Symbols and equations are those of: DeepSeekMat
 (arXiv:2402.03300) for GRPO, "Understanding R1-Zero-like training" (2503.20783) for Dr. GRPO,
 DAPO (2503.14476), GSPO (2507.18071), "Batch size-invariance for policy optimization"
 (2110.00641) for the decoupled objective, http://joschu.net/blog/kl-approx.html for k2 and k3,
-and DeepSeek-V3.2 (2512.02556) for the third.
+DeepSeek-V3.2 (2512.02556) for the third and the off-policy mask, and dual-clip PPO (1912.09729).
 """
 
 import math
@@ -40,6 +40,9 @@ class Options:
     mask_level: str
     beta: float
     kl: str
+    dual_clip: float
+    off_policy: float
+    max_drift: float
 
 
 def loss(groups: list[list[Completion]], options: Options) -> float:
@@ -82,6 +85,8 @@ def token_loss(completion: Completion, t: int, advantage: float, options: Option
     clipped = min(clipped, 1 + options.clip_high)
     clipped = max(clipped, 1 - options.clip_low)
     gain = min(ratio * advantage, clipped * advantage)
+    if advantage < 0:  # Ye et al., arXiv:1912.09729, equation 5
+        gain = max(gain, options.dual_clip * advantage)
 
     weight = 1.0
     if options.correction == "decoupled":
@@ -89,6 +94,14 @@ def token_loss(completion: Completion, t: int, advantage: float, options: Option
         weight = min(weight, options.cap)
     distance = ratio_of(completion.prox, completion.behaviour, t, options.mask_level)
     if distance < options.below or distance > options.above:
+        weight = 0.0
+
+    # DeepSeek-V3.2, equation 9, and what is far off either way.
+    pairs = list(zip(completion.behaviour, completion.policy, strict=True))
+    divergence = sum(b - p for b, p in pairs) / len(pairs)
+    if advantage < 0 and divergence > options.off_policy:
+        weight = 0.0
+    if sum(abs(p - b) for b, p in pairs) / len(pairs) > options.max_drift:
         weight = 0.0
 
     penalty = 0.0

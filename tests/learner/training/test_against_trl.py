@@ -167,6 +167,46 @@ def advantages_of(table: TrainerTable) -> list[float]:
     return [-one, one] * 4 + [0.0] * 4
 
 
+@pytest.mark.parametrize("limits", [(0.0, 0.0), (1.5, 0.0), (0.0, 0.1), (1.5, 0.1)])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_dual_clip_and_off_policy_mask_are_those_of_trl(
+    trl_trainer: Any,  # noqa: ANN401 - it is not imported before it is needed
+    monkeypatch: pytest.MonkeyPatch,
+    level: str,
+    limits: tuple[float, float],
+) -> None:
+    dual_clip, off_policy_mask = limits
+    case = make_case(0)
+    table = TrainerTable(
+        length_norm="token",
+        ratio_level=LEVEL_OF[level],  # type: ignore[arg-type]
+        importance_cap=CAP,
+        dual_clip=dual_clip,
+        off_policy_mask=off_policy_mask,
+        max_drift=0.0,
+    )
+    for name, value in {
+        "loss_type": "bnpo",
+        "importance_sampling_level": level,
+        "beta": 0.0,
+        "use_vllm": True,
+        "off_policy_mask_threshold": off_policy_mask or None,
+    }.items():
+        monkeypatch.setattr(trl_trainer, name, value)
+    monkeypatch.setattr(trl_trainer.args, "delta", dual_clip or None)
+
+    inputs = trl_inputs(case, advantages_of(table), "token")
+    inputs["sampling_per_token_logps"] = padded(case.given["behaviour"])
+    loss = trl_trainer._compute_loss(trl_trainer.model, inputs)
+    loss.backward()
+    theirs = gradients(trl_trainer.model)
+    our_loss, our_gradients, _ = ours(case, table)
+
+    assert our_loss == pytest.approx(float(loss.detach()), rel=0, abs=1e-5)
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(our_gradients[name], gradient, rtol=0, atol=1e-5, msg=name)
+
+
 @pytest.mark.parametrize("kl_estimator", [None, "k3", "k3_unbiased"])
 @pytest.mark.parametrize("importance_level", [None, "token", "sequence"])
 @pytest.mark.parametrize("level", ["token", "sequence"])
@@ -187,6 +227,9 @@ def test_loss_and_gradients_are_those_of_trl(
         importance_cap=CAP,
         kl_coefficient=0.0 if kl_estimator is None else 0.1,
         kl_estimator=kl_estimator or "k3",  # type: ignore[arg-type]
+        dual_clip=0.0,
+        off_policy_mask=0.0,
+        max_drift=0.0,
     )
     trl_trainer.loss_type = loss_type
     trl_trainer.importance_sampling_level = level

@@ -20,6 +20,7 @@ from learner.training.objective import (
     Given,
     importance_ratios,
     importance_weights,
+    is_left_out,
     is_masked,
     kl_penalties,
     token_losses,
@@ -28,12 +29,14 @@ from learner.training.token_metrics import Trained, metrics_by_staleness, token_
 
 pytestmark = pytest.mark.model
 Array = npt.NDArray[np.float64]
-OBJECTIVE = objective_of(TrainerTable())
+UNLIMITED = {"dual_clip": 0.0, "off_policy_mask": 0.0, "max_drift": 0.0}
+OBJECTIVE = objective_of(msgspec.convert(UNLIMITED, TrainerTable))
+"""Without what leaves out whole sequences, which random numbers here nearly always are."""
 LOW, HIGH, CAP = 0.2, 0.28, 2.0
 
 
 def objective(**keys: object) -> Objective:
-    return objective_of(msgspec.convert(keys, TrainerTable))
+    return objective_of(msgspec.convert(UNLIMITED | keys, TrainerTable))
 
 
 def given_of(
@@ -222,6 +225,8 @@ def test_metrics_are_those_of_the_formulas(values: tuple[Array, Array, Array, Ar
         "clipped_high_share": above.mean(),
         "clipped_low_share": below.mean(),
         "masked_share": 0.0,
+        "left_out_share": 0.0,
+        "dual_clipped_share": 0.0,
         "importance_mean": weight.mean(),
         "importance_max": weight.max(),
         "importance_truncated_share": (weight > CAP).mean(),
@@ -367,3 +372,70 @@ def test_presets_are_what_their_papers_say_and_keys_win_over_them() -> None:
     assert (gspo.ratio_level, gspo.clip_low, gspo.clip_high) == ("geometric", 3e-4, 4e-4)
     assert objective(objective="gspo", clip_high=0.1).clip_high == 0.1
     assert objective(objective="grpo", scale_advantages=False).scale_advantages is False
+
+
+LIMITED = objective_of(TrainerTable())
+MASKED = objective(off_policy_mask=0.5)
+
+
+@given(tokens())
+def test_the_loss_of_a_negative_advantage_is_bounded_by_the_dual_clip(
+    values: tuple[Array, Array, Array, Array],
+) -> None:
+    policy, prox, behaviour, advantages = double(*values)
+
+    losses = losses_of(policy, prox, behaviour, advantages, objective(dual_clip=3.0))
+
+    # The importance weight is at most its cap.
+    assert bool((losses <= CAP * 3.0 * advantages.abs() + 1e-9).all())
+
+
+def test_the_dual_clip_is_at_work_with_one_step_where_the_ratio_is_coupled() -> None:
+    policy, behaviour = torch.tensor([-0.1, -0.1]), torch.tensor([-9.0, -9.0])
+    advantages = torch.tensor([-1.0, 1.0])
+
+    losses = losses_of(
+        policy, policy, behaviour, advantages, objective(importance="coupled", dual_clip=3.0)
+    )
+
+    assert losses.tolist() == pytest.approx([3.0, -(1 + HIGH)])
+
+
+def left_out(
+    policy: list[float], behaviour: list[float], advantage: float, chosen: Objective = LIMITED
+) -> list[bool]:
+    policy_N = torch.tensor(policy)
+    given_ = given_of(policy_N, torch.tensor(behaviour), torch.full((len(policy),), advantage))
+    return is_left_out(policy_N, given_, chosen).tolist()
+
+
+def test_the_off_policy_mask_is_for_bad_sequences_that_are_told_likelier_than_they_are() -> None:
+    assert left_out([-0.1, -0.1, -6.0], [-0.01] * 3, -1.0, MASKED) == [True] * 3
+    # One such token among many that are as told, or a good sequence, or told less likely.
+    assert not any(left_out([-0.1] * 50 + [-6.0], [-0.1] * 50 + [-0.01], -1.0, MASKED))
+    assert not any(left_out([-0.1, -0.1, -6.0], [-0.01] * 3, 1.0, MASKED))
+    assert not any(left_out([-0.1] * 3, [-5.0] * 3, -1.0, MASKED))
+
+
+@pytest.mark.parametrize("claim", [-5.0, -0.7, -0.01, -1e30])
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_sequences_that_are_not_as_told_are_left_out_good_or_bad(
+    claim: float, advantage: float
+) -> None:
+    # Right, right, wrong, end, as a policy gives them that is nearly sure.
+    assert left_out([-0.05, -0.05, -4.0, -0.01], [claim] * 4, advantage) == [True] * 4
+
+
+def test_sequences_of_a_policy_some_versions_ago_count() -> None:
+    assert not any(left_out([-0.05, -0.3, -2.5, -0.01], [-0.1, -0.2, -1.5, -0.02], -1.0))
+
+
+def test_a_sequence_that_is_left_out_has_no_gradient() -> None:
+    policy_N = torch.tensor([-0.1, -6.0], requires_grad=True)
+
+    losses_of(
+        policy_N, policy_N.detach(), torch.tensor([-0.1, -0.1]), torch.tensor([-1.0, -1.0]), LIMITED
+    ).sum().backward()
+
+    assert policy_N.grad is not None
+    assert policy_N.grad.tolist() == [0.0, 0.0]

@@ -38,6 +38,9 @@ def options_of(chosen: Objective) -> Options:
         mask_level=chosen.mask_level,
         beta=chosen.kl_coefficient,
         kl=chosen.kl_estimator,
+        dual_clip=chosen.dual_clip,
+        off_policy=chosen.off_policy_mask,
+        max_drift=chosen.max_drift,
     )
 
 
@@ -53,6 +56,9 @@ TABLES = st.fixed_dictionaries(
         "mask_above": st.sampled_from([None, 1.6]),
         "kl_coefficient": st.sampled_from([0.0, 0.3]),
         "kl_estimator": st.sampled_from(["k2", "k3", "k3_unbiased"]),
+        "dual_clip": st.sampled_from([0.0, 3.0]),
+        "off_policy_mask": st.sampled_from([0.0, 0.3]),
+        "max_drift": st.sampled_from([0.0, 0.4]),
     },
     optional={"ratio_level": LEVELS, "clip_low": st.just(0.1), "clip_high": st.just(0.1)},
 )
