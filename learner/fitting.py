@@ -88,7 +88,7 @@ async def check_prompts_fit(config: LearnerConfig, model_dir: Path, scorer: Scor
     key, max_new_tokens = "rollouts.max_new_tokens", config.rollouts.max_new_tokens
     most = longest_prompt(model_dir, max_new_tokens=max_new_tokens, key=key)
     drawn = await scorer.draw(0, NUM_TRIED)
-    lengths = [len(prompt.tokens) // 4 for prompt in drawn]
+    lengths = [len(prompt.tokens) // 4 for prompt in drawn.prompts]
     check_lengths(lengths, most=most, max_new_tokens=max_new_tokens, key=key)
     return most
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from learner.scoring.messages import Completion, Prompt, Reward
+from learner.scoring.messages import Completion, Prompts, Reward
 from learner.training.messages import TrainGroup, Updated
 from protocols.ids import PolicyVersion
 from protocols.leases import MAX_PROMPT_TOKENS
@@ -52,12 +52,27 @@ class Saver(Protocol):
 class Scorer(Protocol):
     """Runs the task. It restarts by itself; what it can't do raises ``ChildError``."""
 
-    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
-        """Return prompts number ``start`` to ``start + count - 1``; fewer at the end of them."""
+    async def draw(self, start: int, count: int) -> Prompts:
+        """Return prompts number ``start`` to ``start + count - 1``; fewer at the end of them.
+
+        Those that can't be made are named apart.
+        """
         ...
 
-    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
-        """Score completions, in their order."""
+    async def score(
+        self, completions: Sequence[Completion], *, owner: str = ""
+    ) -> Sequence[Reward]:
+        """Score completions, in their order.
+
+        Args:
+            completions: what to score.
+            owner: the node that they came from, which gets its share of the scorer's time; empty
+                for the learner's own.
+        """
+        ...
+
+    def wait_of(self, owner: str) -> str | None:
+        """Return why nothing of a node is scored for a while; None if it need not wait."""
         ...
 
 

@@ -17,6 +17,7 @@ from echo2swarm.capacity import (
 from echo2swarm.capacity.model import MIN_TRAIN_S
 from echo2swarm.rates import Phase, Timeline, WindowSum
 from learner.config import RolloutTable
+from learner.dispatch.left_out import LeftOut
 
 WINDOW_S: Final = 300.0
 _OWN_PHASES: Final = (Phase.PUBLISHING, Phase.CHECKPOINTING)
@@ -44,6 +45,10 @@ class Progress:
     """Of complete groups, lately: the others are without signal, and replaced."""
     num_evaluated: int = 0
     """Samples of evaluations that were judged, since this process started."""
+    num_too_costly: int = 0
+    """Completions whose answer was refused unscored, as it would take too long to compute."""
+    left_out: LeftOut = field(default_factory=LeftOut)
+    """Prompts that training goes on without."""
     num_skipped_steps: int = 0
     """Updates that were not applied, since this process started."""
     train_s: RecentValues = field(default_factory=lambda: RecentValues(WINDOW_S))

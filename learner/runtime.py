@@ -54,6 +54,7 @@ from learner.nodes.probes import ProbeService
 from learner.ports import HeldOut, Publisher, Scorer, Trainer
 from learner.progress import Progress
 from learner.pulse import beat
+from learner.scoring.verifier_gate import VerifierGate
 from learner.status_service import StatusService, watch_loop_delay
 from learner.tracking.metrics import Metrics
 from learner.watchdog import Watchdog, facts_of, watch
@@ -160,6 +161,7 @@ class Learner:
             bell=self._bell,
             host_of=self._host_of,
         )
+        self.gate = VerifierGate()
         self.watchdog = Watchdog(config.run.stall_s)
         self.status = StatusService(
             run_id=parts.run_id,
@@ -171,6 +173,8 @@ class Learner:
             links=parts.links,
             activator=self.activator,
             watchdog=self.watchdog,
+            gate=self.gate,
+            wait_of=parts.scorer.wait_of,
             evaluation=self.evaluation,
         )
         self._publishing = Publishing(
@@ -327,6 +331,7 @@ class Learner:
             skipped=self._parts.left_over.skipped,
             held_out=self.evaluation.prompt_tokens if self.evaluation else (),
             max_tokens=self._parts.max_prompt_tokens,
+            left_out=self.progress.left_out,
         )
 
     def _serve(self) -> None:
@@ -338,6 +343,8 @@ class Learner:
             nodes=self.nodes,
             progress=self.progress,
             bell=self._bell,
+            gate=self.gate,
+            wait_of=parts.scorer.wait_of,
             evaluation=self.evaluation,
         )
         rollout_service = RolloutService(
@@ -349,6 +356,7 @@ class Learner:
             ledger=parts.ledger,
             progress=self.progress,
             bell=self._bell,
+            gate=self.gate,
             evaluation=self.evaluation,
         )
 

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from learner.nodes.node_table import NodeTable
 from learner.nodes.room import by_use
 from learner.outlook import outlook_of, situation_of
 from learner.progress import WINDOW_S, Progress, p95
+from learner.scoring.verifier_gate import VerifierGate
 from learner.watchdog import Watchdog
 from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
@@ -64,8 +66,12 @@ class StatusService:
         links: Links,
         activator: Activator,
         watchdog: Watchdog,
+        gate: VerifierGate,
+        wait_of: Callable[[PeerId], str | None],
         evaluation: LiveEvaluation | None = None,
     ) -> None:
+        self._gate = gate
+        self._wait_of = wait_of
         self._evaluation = evaluation
         self._activator = activator
         self._watchdog = watchdog
@@ -123,15 +129,16 @@ class StatusService:
             in_flight = sum(len(lease.unsettled) for lease in leases)
             if self._evaluation is not None:
                 in_flight += self._evaluation.num_in_hand(node.peer)
-            lines.append(
-                self._nodes.status(
-                    node,
-                    num_in_flight=in_flight,
-                    link=self._links.status(node.peer, now_s),
-                    now_s=now_s,
-                    speed=speeds.get(node.peer),
-                )
+            line = self._nodes.status(
+                node,
+                num_in_flight=in_flight,
+                link=self._links.status(node.peer, now_s),
+                now_s=now_s,
+                speed=speeds.get(node.peer),
             )
+            if (waits := self._wait_of(node.peer)) is not None:
+                line = msgspec.structs.replace(line, warning=waits)
+            lines.append(line)
         return StatusReply(
             run_id=self._run_id,
             phase=progress.timeline.phase,
@@ -178,6 +185,12 @@ class StatusService:
 
     def _advice(self, now_s: float) -> str:
         """Return what the owner could do; thought over now and then, and when much changes."""
+        found = [self._gate.report(now_s) or self._usual_advice(now_s)]
+        if not self._progress.is_finished:
+            found.append(self._progress.left_out.report)
+        return "; ".join(filter(None, found))
+
+    def _usual_advice(self, now_s: float) -> str:
         if self._watchdog.report:
             return f"nothing moves: {self._watchdog.report}"
         facts = (self._progress.is_finished, len(self._nodes.present))

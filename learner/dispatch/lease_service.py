@@ -4,6 +4,8 @@ A request without work to give is held for as long as the node is willing to wai
 answered the moment there is some, so no node polls.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -15,8 +17,10 @@ from echo2swarm.dispatch.leasing import LeaseState
 from echo2swarm.humane import printable
 from learner.dispatch.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
+from learner.nodes.node import Node
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
+from learner.scoring.verifier_gate import VerifierGate
 from protocols.activation import Directive
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, short
@@ -48,8 +52,12 @@ class LeaseService:
         nodes: NodeTable,
         progress: Progress,
         bell: Bell,
+        gate: VerifierGate,
+        wait_of: Callable[[PeerId], str | None],
         evaluation: LiveEvaluation | None = None,
     ) -> None:
+        self._gate = gate
+        self._wait_of = wait_of
         self._desk = desk
         self._evaluation = evaluation
         self._run_id = run_id
@@ -94,10 +102,8 @@ class LeaseService:
         node = self._nodes.get(peer)
         if node is None or not self._nodes.is_session(peer, request.session_id):
             return NoWork("the session is over")
-        if self._progress.is_finished:
-            return NoWork("the run is finished")
-        if node.directive is not Directive.ACTIVE:
-            return NoWork(node.why)
+        if why := self._why_not(node):
+            return NoWork(why)
         ask = Ask(
             peer=peer,
             session_id=request.session_id,
@@ -114,11 +120,30 @@ class LeaseService:
             if self._evaluation.has_work(peer):
                 # Else its training would wait, and pass for slow.
                 return NoWork("it has work of an evaluation in hand")
+        return await self._grant(ask)
+
+    def _why_not(self, node: Node) -> str:
+        """Return why a node gets no work at all; empty if it may get some."""
+        if self._progress.is_finished:
+            return "the run is finished"
+        if node.directive is not Directive.ACTIVE:
+            return node.why
+        return self._wait_of(node.peer) or ""
+
+    async def _grant(self, ask: Ask) -> Lease | NoWork:
+        """Lease work of training."""
+        if why := self._gate.why_not(trio.current_time()):
+            return NoWork(why)
+        if self._gate.is_closed:
+            # To see whether the verifier works again: one prompt is enough.
+            num_tried = min(ask.max_completions, self._desk.dispatcher.rules.group_size)
+            ask = replace(ask, max_completions=num_tried)
         reply = await self._desk.grant(ask)
         if isinstance(reply, Lease):
-            self._nodes.no_work(peer, "")
-        elif reply.is_lasting and self._nodes.no_work(peer, reply.why):
-            log.info("node.too_slow", peer=short(peer), why=reply.why)
+            self._gate.granted(trio.current_time())
+            self._nodes.no_work(ask.peer, "")
+        elif reply.is_lasting and self._nodes.no_work(ask.peer, reply.why):
+            log.info("node.too_slow", peer=short(ask.peer), why=reply.why)
         return reply
 
     async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:

@@ -9,6 +9,7 @@ import trio
 from echo2swarm.bell import Bell
 from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.errors import SwarmError
+from learner.dispatch.left_out import LeftOut
 from learner.ports import Scorer
 from learner.scoring.messages import Prompt
 from protocols.leases import MAX_PROMPT_TOKENS
@@ -16,6 +17,8 @@ from protocols.leases import MAX_PROMPT_TOKENS
 MAX_DRAWN: Final = 64
 """At once; the scorer scores in between."""
 
+MAX_FRUITLESS: Final = 640
+"""Prompts in a row of which none can be used, after which there are taken to be no others."""
 _WHY_NOT: Final = "empty, too long, or held out for evaluation"
 
 log = structlog.get_logger()
@@ -30,6 +33,7 @@ async def feed_prompts(
     skipped: Sequence[int] = (),
     held_out: Container[bytes] = (),
     max_tokens: int = MAX_PROMPT_TOKENS,
+    left_out: LeftOut | None = None,
 ) -> None:
     """Draw the prompts that an earlier process left out, then from ``next_prompt`` on.
 
@@ -41,15 +45,18 @@ async def feed_prompts(
         skipped: prompts before it that were not leased either.
         held_out: packed prompts that are never trained on, even if the task has them twice.
         max_tokens: the longest prompt that a completion fits behind.
+        left_out: told the prompts that can't be made, or can't be used.
 
     Raises:
         SwarmError: there are none, or none that fit.
         ChildError: the scorer failed for good.
     """
+    left_out = LeftOut() if left_out is None else left_out
     for index in skipped:
         while not dispatcher.num_prompts_wanted:
             await bell.next_ring.wait()
-        dispatcher.add_prompts(_for_training(await scorer.draw(index, 1), held_out, max_tokens))
+        again = await scorer.draw(index, 1)
+        dispatcher.add_prompts(_for_training(again.prompts, held_out, max_tokens))
         bell.ring()
     num_fruitless = 0
     while True:
@@ -59,18 +66,20 @@ async def feed_prompts(
             await ring.wait()
             continue
         drawn = await scorer.draw(next_prompt, wanted)
-        if not drawn:
+        num_drawn = len(drawn.prompts) + len(drawn.skipped)
+        if not num_drawn:
             raise SwarmError(
                 f"the task has no prompt number {next_prompt}; give it more data, or train for "
                 "fewer steps"
             )
-        next_prompt += len(drawn)
-        usable = _for_training(drawn, held_out, max_tokens)
-        if len(usable) < len(drawn):
-            log.warning("prompts.skipped", count=len(drawn) - len(usable), why=_WHY_NOT)
-        num_fruitless = 0 if usable else num_fruitless + 1
-        if num_fruitless > 10:
-            raise SwarmError(f"the task's prompts are all of no use: {_WHY_NOT}")
+        next_prompt += num_drawn
+        usable = _for_training(drawn.prompts, held_out, max_tokens)
+        useful = {prompt.index for prompt in usable}
+        left_out.cannot_be_made(drawn.skipped)
+        left_out.cannot_be_used([p for p in drawn.prompts if p.index not in useful], _WHY_NOT)
+        num_fruitless = 0 if usable else num_fruitless + num_drawn
+        if num_fruitless > MAX_FRUITLESS:
+            raise SwarmError(f"the task's prompts are all of no use: {left_out.last or _WHY_NOT}")
         dispatcher.add_prompts(usable)
         bell.ring()
         await trio.lowlevel.checkpoint()

@@ -148,6 +148,7 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
             seed=config.run.seed,
             log_path=scratch / "scorer.log",
             held_out_from=num_excluded(config),
+            num_processes=1,
         ) as scorer:
             prompts = await draw_held_out(
                 scorer, options.num_prompts, num_known=scorer.opened.num_prompts

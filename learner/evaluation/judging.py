@@ -27,7 +27,8 @@ from learner.intake.checks import (
 from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.ports import Scorer
-from learner.scoring.messages import Completion, Reward
+from learner.scoring.messages import Completion, Fault, Reward
+from learner.scoring.verdicts import refusal_of
 from protocols.ids import short
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout, RolloutSubmission, RolloutVerdict
@@ -112,12 +113,15 @@ class Judge:
             for c in reserved
         ]
         try:
-            rewards: Sequence[Reward] = await self.scorer.score(completions)
+            rewards: Sequence[Reward] = await self.scorer.score(completions, owner=lease.peer)
         except ChildError as exc:
             for case in reserved:
                 case.refusal = Refusal(Reason.UNSCORABLE, str(exc))
             return
         for case, reward in zip(reserved, rewards, strict=True):
+            if reward.fault is Fault.WAITING:
+                case.refusal = refusal_of(reward)
+                continue
             case.answer = Answer(
                 reward=0.0 if reward.reward is None else reward.reward,
                 is_failed=reward.reward is None,

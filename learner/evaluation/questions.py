@@ -3,9 +3,13 @@
 import random
 from typing import Final
 
+import structlog
+
 from learner.config import LearnerConfig
 from learner.ports import Scorer
-from learner.scoring.messages import Prompt
+from learner.scoring.messages import MAX_TOLD, Prompt, told
+
+log = structlog.get_logger()
 
 MAX_EXCLUDED: Final = 200_000
 """Prompts looked at, at most, to leave out of an evaluation what a run trains on."""
@@ -21,6 +25,8 @@ def num_excluded(config: LearnerConfig) -> int:
 async def draw_held_out(scorer: Scorer, count: int, *, num_known: int | None) -> list[Prompt]:
     """Return held-out prompts, each once: the same ones for the same run and ``count``.
 
+    Those that can't be made are left out, and told.
+
     Args:
         scorer: opened for the held-out prompts.
         count: how many are wanted.
@@ -28,9 +34,15 @@ async def draw_held_out(scorer: Scorer, count: int, *, num_known: int | None) ->
     """
     count = count if num_known is None else min(count, num_known)
     prompts: list[Prompt] = []
-    while len(prompts) < count:
-        wanted = min(_DRAWN_AT_ONCE, count - len(prompts))
-        prompts += await scorer.draw(len(prompts), wanted)
+    for start in range(0, count, _DRAWN_AT_ONCE):
+        drawn = await scorer.draw(start, min(_DRAWN_AT_ONCE, count - start))
+        prompts += drawn.prompts
+        if drawn.skipped:
+            log.warning(
+                "evaluation.prompts_skipped",
+                count=len(drawn.skipped),
+                which=[told(each) for each in drawn.skipped[:MAX_TOLD]],
+            )
     return prompts
 
 

@@ -38,7 +38,9 @@ from learner.ledger.ledger import Ledger
 from learner.nodes.node_table import NodeTable
 from learner.ports import Scorer
 from learner.progress import Progress
-from learner.scoring.messages import Completion, Reward, sha256_of_prompt
+from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt
+from learner.scoring.verdicts import refusal_of
+from learner.scoring.verifier_gate import VerifierGate
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.reasons import Reason
@@ -95,8 +97,10 @@ class RolloutService:
         ledger: Ledger,
         progress: Progress,
         bell: Bell,
+        gate: VerifierGate,
         evaluation: LiveEvaluation | None = None,
     ) -> None:
+        self._gate = gate
         self._desk = desk
         self._evaluation = evaluation
         self._run_id = run_id
@@ -213,12 +217,13 @@ class RolloutService:
             for c in reserved
         ]
         try:
-            rewards = await self._scorer.score(completions)
+            rewards = await self._scorer.score(completions, owner=peer)
         except ChildError as exc:
-            rewards = [Reward(None, "", str(exc))] * len(reserved)
+            rewards = [Reward(None, "", str(exc), Fault.FAILED)] * len(reserved)
+        self._tell_scored(rewards, peer)
         for case, reward in zip(reserved, rewards, strict=True):
             if reward.reward is None:
-                case.refusal = Refusal(Reason.UNSCORABLE, reward.error or "it can't be scored")
+                case.refusal = refusal_of(reward)
                 continue
             case.accepted = AcceptedRollout(
                 tokens=case.rollout.tokens,
@@ -270,6 +275,17 @@ class RolloutService:
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
         await self._desk.record_ends(ends)
         await self._desk.record_drops(drops)
+
+    def _tell_scored(self, rewards: Sequence[Reward], peer: PeerId) -> None:
+        now_s = trio.current_time()
+        self._progress.num_too_costly += sum(r.fault is Fault.TOO_COSTLY for r in rewards)
+        for reward in rewards:
+            if reward.reward is not None and self._gate.scored(peer, now_s):
+                log.info("verifier.works", next="leases are granted again")
+                self._bell.ring()
+            is_failed = reward.reward is None and reward.fault is not Fault.WAITING
+            if is_failed and self._gate.failed(peer, reward.error, now_s):
+                log.warning("verifier.failing", why=self._gate.report(now_s))
 
     def _tell_refused(self, peer: PeerId, refusals: Sequence[Refusal], *, lease: str) -> None:
         if self._progress.is_finished:

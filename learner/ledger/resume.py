@@ -17,6 +17,7 @@ from echo2swarm.errors import StoreError
 from echo2swarm.freshness import Freshness, judge
 from learner.ledger.evaluations import forget_after
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
+from learner.scoring.messages import MAX_REWARD
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 
@@ -327,4 +328,6 @@ def _unusable(
     }
     if Freshness.FROM_THE_FUTURE in verdicts:
         return DropReason.RESUMED
+    if any(abs(rollout.reward) > MAX_REWARD for rollout in rollouts.values()):
+        return DropReason.GAVE_UP  # accepted by older software; sums of it may overflow
     return DropReason.STALE if Freshness.STALE in verdicts else None

@@ -9,6 +9,10 @@ T = TypeVar("T")
 _INSIST_S: Final = 0.5
 
 
+class TimeLimitError(TimeoutError):
+    """A call took longer than it may; not to be mixed up with a time-out inside it."""
+
+
 class _TimeIsUpError(BaseException):
     """Not an :class:`Exception`, so that ``except Exception`` in foreign code lets it through."""
 
@@ -20,7 +24,7 @@ def call_within(limit_s: float, function: Callable[[], T]) -> T:
     Code that sets SIGALRM itself (a limit of its own, say) takes ours off.
 
     Raises:
-        TimeoutError: it ran for longer than ``limit_s``.
+        TimeLimitError: it ran for longer than ``limit_s``.
     """
     is_armed = True
 
@@ -37,7 +41,7 @@ def call_within(limit_s: float, function: Callable[[], T]) -> T:
         finally:
             is_armed = False
     except _TimeIsUpError:
-        raise TimeoutError(f"took longer than {limit_s:g} s") from None
+        raise TimeLimitError(f"took longer than {limit_s:g} s") from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -16,12 +16,14 @@ class _Worker:
             self._scorer = TaskScorer.open(
                 call.task, call.model_dir, seed=call.seed, held_out_from=call.held_out_from
             )
-            return self._scorer.describe()
+            return self._scorer.describe(self._scorer.check() if call.is_checked else None)
         if self._scorer is None:
             raise RuntimeError(f"{type(call).__name__} before OpenTask")
         match call:
             case DrawPrompts(start, count):
-                return self._scorer.draw(start, count)
+                return self._scorer.draw(
+                    start, count, lambda done: on_progress("drawing", done, count)
+                )
             case Score(completions):
                 return self._scorer.score(
                     completions, lambda done: on_progress("scoring", done, len(completions))

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,13 @@ class Turn:
 
     role: str
     content: str
+
+
+class RefusedAnswerError(Exception):
+    """An answer is not looked at, as that would cost too much: it counts as wrong.
+
+    Raised by a verifier; the message says why.
+    """
 
 
 PromptText = str | tuple[Turn, ...]
@@ -62,8 +69,12 @@ class TaskOptions(Table, frozen=True, kw_only=True):
     kind: str
     """Which task: "arithmetic", "sort_digits", "reasoning_gym", "jsonl", "function", or one that
     an installed package brings."""
-    score_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 10.0
-    """A completion that takes longer to score is left out, and counted."""
+    score_limit_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 2.0
+    """A completion that takes longer to score is left out, and counted; a node of which that
+    happens again and again has to wait."""
+    num_scorers: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=64)] = "auto"
+    """Processes that score, each with the data and the verifier in memory; "auto": 2 to 4, by the
+    machine's cores."""
     held_out_share: Annotated[float, msgspec.Meta(ge=0, le=0.9)] = 0.1
     """About this share of the prompts is never trained on, but kept for evaluation. Where prompts
     are made without end, those of an evaluation are others anyway (docs/evaluate.md)."""

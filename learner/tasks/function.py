@@ -11,6 +11,7 @@ from echo2swarm.errors import ConfigError
 from echo2swarm.nearest import suggest
 from learner.tasks.base import PromptText, TaskOptions, Turn
 from learner.tasks.inputs import Input, code_inputs
+from learner.tasks.locating import line_of
 from learner.tasks.rows import Rows, content_of, read_rows
 from learner.tasks.splitting import EpochOrder, split
 
@@ -60,7 +61,9 @@ class FunctionTask:
         *,
         score: Score,
         item: Callable[[int], Mapping[str, Any]],
+        make: Callable[..., Any] | None = None,
     ) -> None:
+        self._make = make or item
         self._options = options
         self._score = score
         self._item = item
@@ -95,6 +98,10 @@ class FunctionTask:
                 f"prompt {index} is neither text nor a list of {{role, content}}: {exc}"
             ) from None
 
+    def where(self, _index: int, error: BaseException | None) -> str:
+        """Return the line of make_prompt that an error comes from."""
+        return "" if error is None else line_of(error, self._make)
+
     def score(self, index: int, completion: str) -> float:
         """Return what the function gives."""
         return float(self._score(completion, self._item(index)))
@@ -114,7 +121,7 @@ def open_task(options: Options, *, seed: int) -> FunctionTask:
             item = make_prompt(index, seed)
             return {options.prompt_field: item} if isinstance(item, str) else item
 
-        return FunctionTask(options, score=score, item=made)
+        return FunctionTask(options, score=score, item=made, make=make_prompt)
     assert options.path is not None  # noqa: S101  # for the type checker; checked above
     rows = read_rows(options.path)
     prompts = [row.prompt(options.prompt_field, key="task.prompt_field") for row in rows.rows]
@@ -131,6 +138,10 @@ class RowsTask(FunctionTask):
         self._rows, self._order = rows, order
         self._sources = (rows.source,)
         self.num_prompts = len(order)
+
+    def where(self, index: int, _error: BaseException | None) -> str:
+        """Return the file and line of an item."""
+        return self._rows.rows[self._order[index]].where
 
     def held_out(self) -> "RowsTask":
         """Return the task of the items that are never trained on."""

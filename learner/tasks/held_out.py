@@ -42,13 +42,14 @@ def open_held_out(
 
 
 class OtherPrompts:
-    """Prompts of one task that are not among the first of another."""
+    """Prompts of one task that are not among the first of another; all can be made."""
 
     num_prompts = None
 
     def __init__(self, others: Task, *, trained: Task, num_trained: int) -> None:
         self._others = others
-        self._seen = {trained.prompt(index) for index in range(num_trained)}
+        made = (_made(trained, index) for index in range(num_trained))
+        self._seen = {prompt for prompt in made if prompt is not None}
         self._indices: list[int] = []
         self._next = 0
         self.description = f"{others.description}, held out"
@@ -66,8 +67,8 @@ class OtherPrompts:
     def _index(self, index: int) -> int:
         num_missed = 0
         while len(self._indices) <= index:
-            prompt = self._others.prompt(self._next)
-            if prompt in self._seen:
+            prompt = _made(self._others, self._next)
+            if prompt is None or prompt in self._seen:
                 num_missed += 1
                 if num_missed > _MAX_MISSES:
                     raise ConfigError(
@@ -80,3 +81,11 @@ class OtherPrompts:
                 self._indices.append(self._next)
             self._next += 1
         return self._indices[index]
+
+
+def _made(task: Task, index: int) -> PromptText | None:
+    """Return a prompt, or None if it can't be made: then it is neither trained on nor asked."""
+    try:
+        return task.prompt(index)
+    except Exception:
+        return None

@@ -80,6 +80,10 @@ class Jsonl:
         """Return the question of a line as a prompt."""
         return self._prompter.render(self._rows[self._order[index]])
 
+    def where(self, index: int, _error: BaseException | None) -> str:
+        """Return the file and line of a question."""
+        return self._places[self._order[index]]
+
     def check_answers(self, *, limit_s: float) -> tuple[int, int]:
         """Have the verifier read the right answers, in an order that is a sample of them.
 

@@ -12,18 +12,24 @@ from learner.config.presets import LengthNorm
 def group_advantages(rewards_G: Sequence[float], *, scale: bool) -> list[float] | None:
     """Return each completion's advantage over its group, or None where all are worth the same.
 
+    Also None where a double can't tell their differences: whatever the ledger of an older version
+    holds, an update can be made of it.
+
     Args:
         rewards_G: finite.
         scale: divide by the standard deviation (GRPO), or don't (Dr. GRPO).
     """
     if len(set(rewards_G)) < 2:
         return None
-    mean = math.fsum(rewards_G) / len(rewards_G)
-    centred = [reward - mean for reward in rewards_G]
-    if not scale:
-        return centred
-    deviation = math.hypot(*centred) / math.sqrt(len(centred))
-    return [value / deviation for value in centred]
+    try:
+        mean = math.fsum(rewards_G) / len(rewards_G)
+        centred = [reward - mean for reward in rewards_G]
+        if not scale:
+            return centred
+        deviation = math.hypot(*centred) / math.sqrt(len(centred))
+        return [value / deviation for value in centred]
+    except (OverflowError, ZeroDivisionError):
+        return None
 
 
 def length_weights(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
+from math import isnan
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +32,15 @@ from learner.ports import HeldOut, Published
 from learner.resuming import choose_checkpoint
 from learner.run_dir import RunDir
 from learner.runtime import Learner, Parts
-from learner.scoring.messages import Completion, Prompt, Reward, sha256_of_prompt
+from learner.scoring.messages import (
+    Completion,
+    Fault,
+    Prompt,
+    Prompts,
+    Reward,
+    SkippedPrompt,
+    sha256_of_prompt,
+)
 from learner.tracking.metrics import Metrics
 from learner.training.messages import TrainGroup, Updated
 from protocols import activation, leases, rollouts, status
@@ -147,25 +156,52 @@ def always_right(_completion: Completion) -> float:
 
 
 class FakeScorer:
+    """A reward that is NaN stands for a verifier that raises."""
+
     def __init__(self, reward_of: RewardOf = always_right) -> None:
         self._reward_of = reward_of
+        self.waits: dict[str, str] = {}
+        """Why nodes have to wait."""
+        self.unmade: frozenset[int] = frozenset()
+        """Prompts that can't be made."""
 
-    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+    async def draw(self, start: int, count: int) -> Prompts:
         await trio.lowlevel.checkpoint()
-        return [
-            Prompt(i, pack_tokens([1, i % 8]), f"prompt {i}") for i in range(start, start + count)
-        ]
+        indices = range(start, start + count)
+        return Prompts(
+            tuple(
+                Prompt(i, pack_tokens([1, i % 8]), f"prompt {i}")
+                for i in indices
+                if i not in self.unmade
+            ),
+            tuple(
+                SkippedPrompt(i, f"items.jsonl, line {i + 1}", "KeyError: 'x'")
+                for i in indices
+                if i in self.unmade
+            ),
+        )
 
-    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+    def wait_of(self, owner: str) -> str | None:
+        return self.waits.get(owner)
+
+    async def score(
+        self, completions: Sequence[Completion], *, owner: str = ""
+    ) -> Sequence[Reward]:
         await trio.lowlevel.checkpoint()
         for each in completions:
             assert each.prompt_sha256 == sha256_of_prompt(pack_tokens([1, each.index % 8]))
         return [
             Reward(None, "", "no digits")
             if UNSCORABLE_TOKEN in unpack_tokens(completion.tokens)
-            else Reward(self._reward_of(completion), "text")
+            else self._reward(completion)
             for completion in completions
         ]
+
+    def _reward(self, completion: Completion) -> Reward:
+        value = self._reward_of(completion)
+        if isnan(value):
+            return Reward(None, "text", "KeyError: 'x'", Fault.FAILED)
+        return Reward(value, "text")
 
 
 class FakeHeldOutScorer:
@@ -175,14 +211,21 @@ class FakeHeldOutScorer:
         self.scored: list[int] = []
         self.score_s = 0.0
 
-    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+    async def draw(self, start: int, count: int) -> Prompts:
         await trio.lowlevel.checkpoint()
-        return [
-            Prompt(i, pack_tokens([HELD_OUT_TOKEN, i]), f"held out {i}")
-            for i in range(start, start + count)
-        ]
+        return Prompts(
+            tuple(
+                Prompt(i, pack_tokens([HELD_OUT_TOKEN, i]), f"held out {i}")
+                for i in range(start, start + count)
+            )
+        )
 
-    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+    def wait_of(self, _owner: str) -> str | None:
+        return None
+
+    async def score(
+        self, completions: Sequence[Completion], *, owner: str = ""
+    ) -> Sequence[Reward]:
         await trio.sleep(self.score_s)
         self.scored += [completion.index for completion in completions]
         for each in completions:
@@ -225,6 +268,7 @@ class World:
     folder: Path
     nursery: trio.Nursery
     held_out: FakeHeldOutScorer
+    scorer: FakeScorer
     results: list[bool] = field(default_factory=list)
     finished: trio.Event = field(default_factory=trio.Event)
 
@@ -250,6 +294,7 @@ async def open_world(
     resume: bool = False,
     trainer: FakeTrainer | None = None,
     reward_of: RewardOf = always_right,
+    unmade: frozenset[int] = frozenset(),
 ) -> AsyncIterator[World]:
     """Run a learner for the time of the context; its end sets ``finished``.
 
@@ -260,6 +305,8 @@ async def open_world(
     hub = MemoryHub(seed=1, latency_s=(0.01, 0.02))
     trainer = trainer or FakeTrainer(train_s=train_s, max_staleness=table.max_staleness)
     publisher, held_out = FakePublisher(), FakeHeldOutScorer()
+    scorer = FakeScorer(reward_of)
+    scorer.unmade = unmade
     run_dir = RunDir(folder, RUN)
 
     async with (
@@ -289,7 +336,7 @@ async def open_world(
                     traffic=traffic,
                     links=Links(network.peer, traffic, random.Random(0)),
                     trainer=trainer,
-                    scorer=FakeScorer(reward_of),
+                    scorer=scorer,
                     publisher=publisher,
                     ledger=ledger,
                     metrics=metrics,
@@ -326,6 +373,7 @@ async def open_world(
                 folder,
                 nursery,
                 held_out,
+                scorer,
             )
             started = trio.Event()
 

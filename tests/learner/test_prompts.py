@@ -11,7 +11,7 @@ from echo2swarm.dispatch.dispatcher import Dispatcher
 from echo2swarm.dispatch.lease_rules import NoWork
 from echo2swarm.errors import SwarmError
 from learner.dispatch.prompts import feed_prompts
-from learner.scoring.messages import Completion, Prompt, Reward
+from learner.scoring.messages import Completion, Prompt, Prompts, Reward
 from protocols.ids import PeerId, PolicyVersion
 from protocols.packed import pack_tokens
 from tests.echo2swarm.dispatch.samples import ask, rules
@@ -20,11 +20,18 @@ from tests.echo2swarm.dispatch.samples import ask, rules
 class Scorer:
     """Has the prompts 0 to 9, again and again."""
 
-    async def draw(self, start: int, count: int) -> Sequence[Prompt]:
+    async def draw(self, start: int, count: int) -> Prompts:
         await trio.lowlevel.checkpoint()
-        return [Prompt(i, pack_tokens([i % 10]), "") for i in range(start, start + count)]
+        return Prompts(
+            tuple(Prompt(i, pack_tokens([i % 10]), "") for i in range(start, start + count))
+        )
 
-    async def score(self, completions: Sequence[Completion]) -> Sequence[Reward]:
+    def wait_of(self, _owner: str) -> str | None:
+        return None
+
+    async def score(
+        self, completions: Sequence[Completion], *, owner: str = ""
+    ) -> Sequence[Reward]:
         raise NotImplementedError
 
 

@@ -39,7 +39,8 @@ def test_an_empty_file_is_the_defaults_with_the_default_task(write: WriteFile) -
     assert config.task == {
         "kind": "arithmetic",
         "largest": 9,
-        "score_limit_s": 10.0,
+        "score_limit_s": 2.0,
+        "num_scorers": "auto",
         "held_out_share": 0.1,
         "held_out_by": "content",
         "keep_special": (),
@@ -320,6 +321,7 @@ def test_the_resolved_configuration_reads_back_as_the_same(
                 "kind": "sort_digits",
                 "num_digits": 3,
                 "score_limit_s": 1.0,
+                "num_scorers": 2,
                 "held_out_share": 0.2,
                 "held_out_by": "position",
                 "keep_special": (),

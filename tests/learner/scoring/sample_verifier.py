@@ -14,6 +14,18 @@ def make_prompt(index: int, seed: int) -> dict[str, Any]:
     return {"prompt": f"{seed}/{index}", "wanted": index}
 
 
+def make_most_prompts(index: int, seed: int) -> dict[str, Any]:
+    if index in {0, 7}:
+        raise KeyError(f"no item {index}")
+    if index == 9:
+        os._exit(9)
+    return make_prompt(index, seed)
+
+
+def make_no_prompt(index: int, _seed: int) -> dict[str, Any]:
+    raise KeyError(f"no item {index}")
+
+
 def make_another_prompt(_index: int, _seed: int) -> str:
     return str(next(_numbers))
 
@@ -25,7 +37,7 @@ def make_chat(index: int, seed: int) -> dict[str, Any]:
     return {"prompt": [{"role": "user", "content": f"{seed}/{index}"}], "wanted": index}
 
 
-def score(completion: str, item: Mapping[str, Any]) -> float:
+def score(completion: str, item: Mapping[str, Any]) -> float:  # noqa: PLR0911, PLR0912
     match completion:
         case "raise":
             raise ValueError("no such answer")
@@ -49,6 +61,11 @@ def score(completion: str, item: Mapping[str, Any]) -> float:
             # As a long computation inside a C library: no signal gets through.
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
             time.sleep(60)
+        case "spin":
+            # Inside C, where no signal handler runs.
+            return float(sum(itertools.repeat(0)))
+        case "huge":
+            return 1.7e308
         case "torch":
             return float("torch" in sys.modules)
         case "pid":

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import structlog
 import trio
+import trio.lowlevel
+import trio.testing
 
 from echo2swarm.errors import ChildError, ConfigError
-from learner.scoring.client import MAX_BATCH, ScorerLimits, open_scorer
-from learner.scoring.messages import Completion, sha256_of_prompt
+from learner.scoring.client import MAX_BATCH, ProcessScorer, ScorerLimits, open_scorer
+from learner.scoring.messages import Completion, Fault, sha256_of_prompt
+from protocols.ids import PeerId, short
 from protocols.packed import pack_tokens
 from tests.learner.scoring.byte_model import make_byte_model
 from tests.learner.scoring.test_scorer import FUNCTION
@@ -20,6 +23,7 @@ from tests.learner.scoring.test_scorer import FUNCTION
 pytestmark = pytest.mark.processes
 
 QUICK = ScorerLimits(score_s=1.0, grace_s=4.0, reopen_waits_s=(0.0,))
+BUSY = ScorerLimits(score_s=0.5, grace_s=500.0, busy_grace_s=0.5, reopen_waits_s=(0.0,))
 SLOW = ScorerLimits(score_s=0.5, grace_s=4.0, reopen_waits_s=(0.0,))
 
 
@@ -52,7 +56,7 @@ async def test_prompts_and_rewards_come_from_another_process(model: Path, log_pa
         rewards = await scorer.score(completions("0", "1", "pid", "torch"))
 
     assert scorer.opened.num_prompts is None
-    assert [prompt.text for prompt in prompts] == ["5/3", "5/4"]
+    assert [prompt.text for prompt in prompts.prompts] == ["5/3", "5/4"]
     assert [reward.reward for reward in rewards[:2]] == [1.0, 0.0]
     assert rewards[2].reward not in {None, os.getpid()}
     assert rewards[3].reward == 0.0, "the scorer imported torch"
@@ -85,7 +89,7 @@ async def test_a_batch_that_goes_on_slowly_is_not_taken_for_a_hanging_one(
             rewards = await scorer.score(completions(*texts))
 
     assert events == []
-    assert {reward.error for reward in rewards} == {"TimeoutError: took longer than 0.5 s"}
+    assert {reward.error for reward in rewards} == {"TimeLimitError: took longer than 0.5 s"}
 
 
 async def test_a_process_that_was_killed_is_replaced_and_nothing_is_lost(
@@ -109,7 +113,7 @@ async def test_chats_are_rendered_without_loading_torch(model: Path, log_path: P
     task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_chat"}
 
     async with open_scorer(task, model, seed=5, log_path=log_path) as scorer:
-        (prompt,) = await scorer.draw(7, 1)
+        (prompt,) = (await scorer.draw(7, 1)).prompts
         asked = sha256_of_prompt(prompt.tokens)
         (torch,) = await scorer.score([Completion(7, tokens_of("torch"), asked)])
 
@@ -190,7 +194,7 @@ async def test_a_scorer_that_is_started_anew_on_changed_data_is_refused(
         pytest.RaisesExc(ConfigError, match=r"^task\.path: \S+rows\.jsonl has changed \(SHA-256 ")
     ):
         async with open_scorer(task, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
-            (prompt,) = await scorer.draw(0, 1)
+            (prompt,) = (await scorer.draw(0, 1)).prompts
             data.write_text('{"prompt": "1", "wanted": 1}\n' + data.read_text())
             asked = sha256_of_prompt(prompt.tokens)
             await scorer.score([Completion(0, tokens_of("die"), asked)])
@@ -206,3 +210,121 @@ async def test_no_process_and_no_task_is_left_behind(model: Path, log_path: Path
     with pytest.raises(ProcessLookupError):
         os.kill(int(reward.reward), 0)
     assert trio.lowlevel.current_statistics().tasks_living == before
+
+
+async def test_a_completion_that_computes_for_too_long_is_given_up_at_once(
+    model: Path, log_path: Path
+) -> None:
+    with structlog.testing.capture_logs() as events:
+        async with open_scorer(FUNCTION, model, seed=5, log_path=log_path, limits=BUSY) as scorer:
+            rewards = await scorer.score(completions("0", "spin", "0"))
+
+    assert [reward.reward for reward in rewards] == [1.0, None, 1.0]
+    assert rewards[1].fault is Fault.TIMEOUT
+    assert sum(event["event"] == "scorer.lost" for event in events) == 1
+
+
+async def both_up(scorer: ProcessScorer) -> None:
+    """Return when two processes score."""
+    pids: set[float | None] = set()
+
+    async def ask() -> None:
+        (reward,) = await scorer.score(completions("pid"))
+        pids.add(reward.reward)
+
+    while len(pids) < 2:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+
+
+async def test_nobody_waits_behind_a_node_whose_completions_hang(
+    model: Path, log_path: Path
+) -> None:
+    # Of a hanging node's 64 completions, each would take the whole limit.
+    order: list[str] = []
+    all_hung = trio.Event()
+    task = FUNCTION | {"score_limit_s": 2.0}
+
+    async def hang(owner: str) -> None:
+        rewards = await scorer.score(completions(*["slow"] * 64), owner=owner)
+        faults = {reward.fault for reward in rewards}
+        assert faults == {Fault.TIMEOUT, Fault.WAITING}
+        assert "longer than 2 s to score: it waits" in rewards[-1].error
+        order.append(owner)
+        if len(order) == 3:
+            all_hung.set()
+
+    with structlog.testing.capture_logs() as events:
+        async with (
+            open_scorer(task, model, seed=5, log_path=log_path, num_processes=2) as scorer,
+            trio.open_nursery() as nursery,
+        ):
+            await both_up(scorer)
+            await scorer.score(completions(*["0"] * 16), owner="honest")
+            nursery.start_soon(hang, "hostile-1")
+            nursery.start_soon(hang, "hostile-2")
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(2):
+                rewards = await scorer.score(completions(*["0"] * 16), owner="honest")
+                assert {reward.reward for reward in rewards} == {1.0}
+            order.append("honest")
+
+            await all_hung.wait()
+            assert scorer.wait_of("honest") is None
+            assert scorer.wait_of("hostile-1") is not None
+            again = await scorer.score(completions("0"), owner="hostile-1")
+
+    assert order[0] == "honest"
+    assert again[0].fault is Fault.WAITING
+    told = [event for event in events if event["event"] == "node.slow_to_score"]
+    assert {event["peer"] for event in told} == {
+        short(PeerId("hostile-1")),
+        short(PeerId("hostile-2")),
+    }
+
+
+async def test_while_one_process_hangs_others_go_on(model: Path, log_path: Path) -> None:
+    finished: list[str] = []
+
+    async def score(text: str) -> None:
+        await scorer.score(completions(text))
+        finished.append(text)
+
+    async with (
+        open_scorer(
+            FUNCTION, model, seed=5, log_path=log_path, limits=QUICK, num_processes=2
+        ) as scorer,
+        trio.open_nursery() as nursery,
+    ):
+        await both_up(scorer)
+        nursery.start_soon(score, "spin")
+        await trio.lowlevel.checkpoint()
+        await score("0")
+
+    assert finished == ["0", "spin"]
+
+
+async def test_a_prompt_that_brings_the_process_down_is_left_out(
+    model: Path, log_path: Path
+) -> None:
+    task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_most_prompts"}
+
+    async with open_scorer(task, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+        drawn = await scorer.draw(5, 8)
+
+    assert [prompt.index for prompt in drawn.prompts] == [5, 6, 8, 10, 11, 12]
+    assert [(each.index, "status 9" in each.error) for each in drawn.skipped] == [
+        (7, False),
+        (9, True),
+    ]
+
+
+async def test_a_task_most_prompts_of_which_fail_is_refused_when_it_is_opened(
+    model: Path, log_path: Path
+) -> None:
+    task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_no_prompt"}
+
+    with pytest.raises(ConfigError, match=r"^32 of 32 prompts tried out can't be made"):
+        async with open_scorer(task, model, seed=5, log_path=log_path):
+            pytest.fail("it opened")

@@ -1,12 +1,13 @@
 """Prompts and rewards, in this process."""
 
+import json
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from echo2swarm.errors import ConfigError
-from learner.scoring.messages import Completion, Reward, sha256_of_prompt
+from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt, told
 from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer
 from protocols.packed import pack_tokens, unpack_tokens
@@ -19,6 +20,7 @@ FUNCTION: dict[str, Any] = {
     "make_prompt": "tests.learner.scoring.sample_verifier:make_prompt",
     "stop": [";", "\n"],
     "score_limit_s": 1.0,
+    "num_scorers": 1,
 }
 
 
@@ -43,7 +45,10 @@ def score(scorer: TaskScorer, model: Path) -> ScoreTexts:
     def of(*texts: str, index: int = 0) -> tuple[Reward, ...]:
         asked = sha256_of_prompt(scorer.draw(index, 1).prompts[0].tokens)
         completions = [Completion(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts]
-        return scorer.score(completions, lambda _: None).rewards
+        rewards: list[Reward] = []
+        while len(rewards) < len(completions):
+            rewards += scorer.score(completions[len(rewards) :], lambda _: None).rewards
+        return tuple(rewards)
 
     return of
 
@@ -79,11 +84,12 @@ def test_a_completion_is_scored_against_its_own_prompt_up_to_the_stop_text(
     [
         ("raise", "ValueError: no such answer"),
         ("exit", "SystemExit: 3"),
-        ("nan", "the verifier returned nan"),
-        ("infinite", "the verifier returned inf"),
+        ("nan", "the verifier returned nan; a reward lies within 1e+06"),
+        ("infinite", "the verifier returned inf; a reward lies within 1e+06"),
+        ("huge", "the verifier returned 1.7e+308; a reward lies within 1e+06"),
         ("text", "ValueError: could not convert"),
-        ("slow", "TimeoutError: took longer than 1 s"),
-        ("stubborn", "TimeoutError: took longer than 1 s"),
+        ("slow", "TimeLimitError: took longer than 1 s"),
+        ("stubborn", "TimeLimitError: took longer than 1 s"),
     ],
 )
 def test_a_verifier_that_fails_costs_only_that_completion(
@@ -117,7 +123,7 @@ def test_prompts_that_are_made_anew_each_time_are_refused_when_the_task_is_opene
     moody = {"make_prompt": "tests.learner.scoring.sample_verifier:make_another_prompt"}
 
     with pytest.raises(ConfigError, match=r"another prompt of number 0 each time"):
-        TaskScorer.open(FUNCTION | moody, str(model), seed=0)
+        TaskScorer.open(FUNCTION | moody, str(model), seed=0).check()
 
 
 def test_tokens_that_are_not_whole_cost_only_that_completion(scorer: TaskScorer) -> None:
@@ -143,7 +149,7 @@ def test_progress_is_told_after_each_completion(scorer: TaskScorer) -> None:
 
 def test_a_task_whose_prompts_can_not_be_made_is_refused_when_it_is_opened(model: Path) -> None:
     with pytest.raises(ConfigError, match=r'no field "prumpt" \(task\.prompt_field\)'):
-        TaskScorer.open(FUNCTION | {"prompt_field": "prumpt"}, str(model), seed=0)
+        TaskScorer.open(FUNCTION | {"prompt_field": "prumpt"}, str(model), seed=0).check()
 
 
 def test_the_tiny_models_task_is_asked_and_scored_in_its_own_tokens() -> None:
@@ -205,3 +211,59 @@ def test_answers_between_tags_are_found_where_the_tags_are_special_tokens(tmp_pa
     (reward,) = scorer.score([Completion(0, pack_tokens(tokens), asked)], lambda _: None).rewards
 
     assert (reward.reward, reward.text) == (1.0, "<answer>7</answer>")
+
+
+def test_a_prompt_that_can_not_be_made_is_left_out_and_named(model: Path) -> None:
+    table = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_most_prompts"}
+
+    drawn = TaskScorer.open(table, str(model), seed=5).draw(5, 4)
+
+    assert [prompt.index for prompt in drawn.prompts] == [5, 6, 8]
+    (skipped,) = drawn.skipped
+    assert skipped.index == 7
+    assert skipped.error == "KeyError: 'no item 7'"
+    assert skipped.where.startswith("sample_verifier.py, line ")
+    assert told(skipped) == f"prompt 7, {skipped.where}: {skipped.error}"
+
+
+def test_a_row_that_can_not_be_made_is_named_by_file_and_line(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "items.jsonl"
+    rows = [{"prompt": f"p{number}"} for number in range(20)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    table = {**FUNCTION, "make_prompt": None, "path": str(path), "held_out_share": 0.0}
+    scorer = TaskScorer.open(table, str(model), seed=5)
+    encode = scorer._tokenizer.encode
+
+    def broken(prompt: object) -> tuple[list[int], str]:
+        if prompt == "p12":
+            raise ValueError("the template raises")
+        return encode(prompt)  # type: ignore[arg-type]
+
+    scorer._tokenizer.encode = broken  # type: ignore[method-assign]
+    checked = scorer.check()
+
+    assert len(checked.prompts) == 19
+    assert [(each.where, each.error) for each in checked.skipped] == [
+        (f"{path}, line 13", "ValueError: the template raises")
+    ]
+    assert scorer.describe(checked).num_skipped == 1
+    assert scorer.describe(checked).num_checked == 20
+
+
+def test_a_task_most_prompts_of_which_can_not_be_made_is_refused(model: Path) -> None:
+    table = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_no_prompt"}
+
+    with pytest.raises(ConfigError, match=r"^32 of 32 prompts .* prompt 0, .*no item 0"):
+        TaskScorer.open(table, str(model), seed=0).check()
+
+
+def test_a_batch_ends_with_a_completion_that_takes_too_long(scorer: TaskScorer) -> None:
+    tokens = scorer._tokenizer.encode
+    (prompt,) = scorer.draw(0, 1).prompts
+    texts = ("0", "slow", "0")
+    sha256 = sha256_of_prompt(prompt.tokens)
+    completions = [Completion(0, pack_tokens(tokens(text)[0]), sha256) for text in texts]
+
+    rewards = scorer.score(completions, lambda _: None).rewards
+
+    assert [reward.fault for reward in rewards] == [None, Fault.TIMEOUT]

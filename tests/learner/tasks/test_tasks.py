@@ -471,7 +471,7 @@ def test_checking_a_table_fills_in_the_defaults_and_runs_no_code_of_others() -> 
 
     checked = check_table(table)
 
-    assert checked["score_limit_s"] == 10.0
+    assert checked["score_limit_s"] == 2.0
     assert checked["score"] == "nowhere_at_all:f"
 
 

@@ -85,3 +85,23 @@ def test_the_constant_norm_does_not_depend_on_lengths(sizes: list[int], constant
     weights = length_weights(sizes, "constant", constant=constant)
 
     assert weights == [pytest.approx(1 / (len(sizes) * constant))] * len(sizes)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        [1.7e308, 1.7e308, -1.7e308],
+        [1.7e308, -1.7e308],
+        [1.7e308, -8e307, -8e307],
+        [5e-324] + [0.0] * 15,
+    ],
+)
+@pytest.mark.parametrize("scale", [True, False])
+def test_no_finite_rewards_end_a_run(group: list[float], scale: bool) -> None:
+    group_advantages(group, scale=scale)
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=8))
+def test_any_finite_rewards_give_advantages_or_none(group: list[float]) -> None:
+    for scale in (True, False):
+        group_advantages(group, scale=scale)
