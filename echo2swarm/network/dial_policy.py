@@ -178,6 +178,11 @@ class DialPolicy:
             self._run_at.add(address)
         self._reach = reach_of(self._run_at)
 
+    def found_at(self, target: Target) -> None:
+        """Note that a name which the run's owner gave led to ``target``: the run is there, too."""
+        self._run_at.add(f"/ip{6 if ':' in target.host else 4}/{target.host}/tcp/{target.port}")
+        self._reach = reach_of(self._run_at)
+
     def is_good(self, peer: PeerId, address: str) -> bool:
         """Return whether ``peer`` has proven its key there, or the run's owner named it."""
         target = target_of(address)

@@ -59,6 +59,11 @@ class Gate:
             self.policy.failed(peer, where)
             raise
 
+    def led_to(self, where: str, target: Target) -> None:
+        """Note where a name led that was dialled; only the run's owner can have given it."""
+        if target_of(where) is None:
+            self.policy.found_at(target)
+
 
 async def resolve(where: str) -> tuple[Target, ...]:
     """Return where a multiaddress leads; a name is resolved as this system does it.

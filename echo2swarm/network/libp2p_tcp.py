@@ -246,12 +246,14 @@ class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
                 targets = await resolve(where)
             except OSError as exc:
                 targets, failure = (), exc
-            for host, port in targets:
+            for target in targets:
+                host, port = target
                 try:
                     stream = await _connect(host, port, (_ANY[":" in host], 0))
                 except OSError as exc:
                     failure = exc
                 else:
+                    self._gate.led_to(where, target)
                     return RawConnection(OwnedStream(stream), True)
             raise OpenConnectionError(f"can't connect to {where}: {failure}") from failure
 

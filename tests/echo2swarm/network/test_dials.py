@@ -88,13 +88,18 @@ async def test_an_address_in_a_network_that_the_run_is_not_in_is_not_dialled(tol
 async def test_what_a_ticket_names_is_dialled_by_name_too_whatever_network_it_is_in() -> None:
     async with (
         open_network(identity_of(1), [LOOPBACK]) as learner,
-        open_network(identity_of(2), [], ticket_addresses=[PUBLIC]) as node,
+        open_network(identity_of(2), [], ticket_addresses=["/dns4/x.invalid/tcp/1"]) as node,
     ):
         (address,) = info_of(learner).addresses
         named = address.replace("/ip4/127.0.0.1/", "/dns4/localhost/")
         await node.connect(PeerInfo(peer=learner.peer, addresses=(named,)))
 
         assert node.connected_peers() == {learner.peer}
+        # So the run is on this machine, and others of it may be, too.
+        with pytest.raises(NetworkError, match="refused"):
+            await node.connect(
+                PeerInfo(peer=STRANGER, addresses=("/ip4/127.0.0.1/tcp/2000",)), told_by=STRANGER
+            )
 
 
 async def test_many_identities_at_one_address_have_it_dialled_a_few_times() -> None:
