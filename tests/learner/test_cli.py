@@ -71,7 +71,12 @@ def test_a_configuration_can_be_printed_in_place_of_written(tmp_path: Path) -> N
 @pytest.mark.processes
 def test_a_dry_run_prints_what_a_resumed_run_would_read(tmp_path: Path) -> None:
     # Of a model that is on this machine: of another one it would say that it could not look.
-    tiny = ("--set", f"model.path={TINY_MODEL_DIR}", "--set", "task.kind=sort_digits")
+    settings = (
+        f"model.path={TINY_MODEL_DIR}",
+        "task.kind=sort_digits",
+        "rollouts.max_new_tokens=9",
+    )
+    tiny = tuple(part for each in settings for part in ("--set", each))
     printed = run(
         *("serve", "--dry-run", "--set", "run.num_steps=7", "--name", "x", *tiny), cwd=tmp_path
     )
