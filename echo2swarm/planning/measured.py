@@ -57,7 +57,11 @@ def from_run(run_dir: Path, base: Assumptions | None) -> Assumptions:
     outlook = status.outlook
     rollout = outlook.rollout if outlook else None
     if rollout is None:
-        raise StoreError(f"{run_dir}: no rollout has been measured yet; plan after the first steps")
+        raise StoreError(
+            f"{run_dir}: no rollout has been measured since the learner was started last, though "
+            f"{len(steps)} updates before it were: nodes are measured anew; plan again after the "
+            "next steps"
+        )
     try:
         return check(
             structs.replace(

@@ -38,7 +38,7 @@ from learner.nodes.node_table import NodeTable
 from learner.ports import HeldOut
 from learner.progress import Progress
 from learner.scoring.messages import Prompt
-from protocols.ids import PeerId, PolicyVersion, short
+from protocols.ids import LeaseId, PeerId, PolicyVersion, short
 from protocols.leases import Lease
 from protocols.rollouts import RolloutSubmission, RolloutVerdict
 from protocols.status import EvaluationStatus
@@ -111,6 +111,8 @@ class LiveEvaluation:
         self._is_last = False
         """Whether training is over."""
         self._is_stopped = False
+        self._told_late: set[LeaseId] = set()
+        """The leases of which it was told that they are late."""
 
     # Looking.
 
@@ -261,6 +263,10 @@ class LiveEvaluation:
             ring = self._bell.next_ring
             if self._now is not None:
                 self._end(self._over(self._now.round))
+                late = self._now.round.late(trio.current_time())
+                if late - self._told_late:
+                    self._bell.ring()  # who waits for work may be asked in place of them
+                self._told_late = late
                 why = self._why_over(self._now)
                 if why is not None:
                     await self._finish_round(self._now, why)

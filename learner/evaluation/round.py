@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final, NamedTuple
 
+from echo2swarm.dispatch.late_leases import late_at_s
 from echo2swarm.dispatch.lease_rules import MAX_LEASE_PROMPT_BYTES
 from echo2swarm.dispatch.leasing import (
     LeaseBook,
@@ -29,6 +30,7 @@ from protocols.sampling import SamplingParams
 FIRST_GROUP: Final = 2**62
 """Held-out prompt number 0 as a group; no prompt of training has such a number."""
 MAX_LEASES_PER_NODE: Final = 4
+_NOT_MISSING: Final = object()
 _TOOK_AT_LEAST: Final = frozenset({LeaseState.TIMED_OUT})
 
 
@@ -105,6 +107,8 @@ class Round:
         self._judging: dict[SampleKey, LeaseId] = {}
         self._shut_out: set[PeerId] = set()
         self._holders: dict[SampleKey, LeaseId] = {}
+        self._backups: dict[SampleKey, LeaseId] = {}
+        """Who was asked as well, since the holder is late."""
         keys = [(g, k) for g in self._tokens for k in range(plan.samples_per_prompt)]
         self._missing = dict.fromkeys(key for key in keys if key not in self.answers)
         self.num_wanted = len(keys)
@@ -161,16 +165,19 @@ class Round:
             max_evaluators: nodes that may have work of it at once.
             now_s: the present.
         """
-        others = self.evaluators - {asker.peer}
+        # Who is late may be hanging, and must not keep others from being asked in its place.
+        at_work = [lease for lease in self.leases.active if not self.is_late(lease, now_s)]
+        others = {lease.peer for lease in at_work} - {asker.peer}
+        wanted = list(self._missing) or self._late_keys(asker.peer, now_s)
         if (
             self.is_closed
-            or not self._missing
+            or not wanted
             or asker.peer in self._shut_out
             or len(others) >= max_evaluators
             or self.leases.num_of_peer(asker.peer) >= MAX_LEASES_PER_NODE
         ):
             return None
-        keys = self._choose(self._limit(asker, max_evaluators))
+        keys = self._choose(wanted, self._limit(asker, max_evaluators, len(wanted)))
         if not keys:
             return None
         self._num_leases += 1
@@ -187,19 +194,49 @@ class Round:
             num_in_hand=self.leases.num_unsettled_of(asker.peer) + len(keys),
         )
         for key in keys:
-            del self._missing[key]
-            self._holders[key] = record.lease_id
+            is_backup = self._missing.pop(key, _NOT_MISSING) is _NOT_MISSING
+            (self._backups if is_backup else self._holders)[key] = record.lease_id
         self.leases.add(record)
         return self._lease(record, keys), record
 
-    def _limit(self, asker: Asker, max_evaluators: int) -> int:
+    def is_late(self, lease: LeaseRecord, now_s: float) -> bool:
+        """Whether a lease takes so long that others should be asked for the same, too."""
+        pace, median_s = self._paces.get(lease.peer), self._paces.median_each_s()
+        is_known = pace is not None and not pace.is_guess
+        at_s = late_at_s(
+            granted_at_s=lease.granted_at_s,
+            expires_at_s=lease.expires_at_s,
+            slow_s=pace.slow_s(lease.num_in_hand) if pace is not None and is_known else None,
+            typical_s=None if median_s is None else median_s * lease.num_in_hand,
+            rescue_s=None,
+            deadline_s=lease.expires_at_s,
+        )
+        return now_s >= at_s
+
+    def late(self, now_s: float) -> set[LeaseId]:
+        """Return the leases that are late."""
+        return {lease.lease_id for lease in self.leases.active if self.is_late(lease, now_s)}
+
+    def _late_keys(self, asker: PeerId, now_s: float) -> list[SampleKey]:
+        """Return the samples of late leases that nobody else was asked for yet."""
+        return [
+            key
+            for lease in self.leases.active
+            if lease.peer != asker and self.is_late(lease, now_s)
+            for key in sorted(lease.unsettled)
+            if self.is_open(key)
+            and key not in self._backups
+            and self._holders.get(key) == lease.lease_id
+        ]
+
+    def _limit(self, asker: Asker, max_evaluators: int, num_wanted: int) -> int:
         """Return how many samples a node gets at once.
 
         Not more than it can do in time; and its share of what is left, so that all nodes are
         done at about the same time.
         """
         size = self._plan.samples_per_prompt
-        share = ceil(len(self._missing) / max_evaluators)
+        share = ceil(num_wanted / max_evaluators)
         limit = min(asker.max_completions, max(size, share))
         pace = self._paces.get(asker.peer)
         if pace is None:
@@ -208,11 +245,11 @@ class Round:
         in_time = pace.num_within(self._plan.lease_timeout_s / 2) - in_hand
         return max(0 if in_hand else 1, floor(min(limit, in_time)))
 
-    def _choose(self, limit: int) -> list[SampleKey]:
+    def _choose(self, wanted: Sequence[SampleKey], limit: int) -> list[SampleKey]:
         keys: list[SampleKey] = []
         groups: set[GroupId] = set()
         num_bytes = 0
-        for key in self._missing:
+        for key in wanted:
             if len(keys) >= limit:
                 break
             if key[0] not in groups:
@@ -266,10 +303,9 @@ class Round:
     def cancel_judging(self, key: SampleKey) -> None:
         """Give up a reservation: there will be no verdict."""
         del self._judging[key]
-        holder = self.leases.get(self._holders.get(key, LeaseId("")))
-        if holder is None or key not in holder.unsettled:
+        if not self._is_at_work(self._holders.get(key), key):
             self._holders.pop(key, None)
-            self._missing[key] = None
+            self._hand_to_backup(key)
 
     def accept(
         self, lease: LeaseRecord, key: SampleKey, answer: Answer, now_s: float
@@ -303,10 +339,23 @@ class Round:
     # Inside.
 
     def _release(self, key: SampleKey, lease: LeaseRecord) -> None:
-        if self._holders.get(key) == lease.lease_id:
+        if self._backups.get(key) == lease.lease_id:
+            del self._backups[key]
+        elif self._holders.get(key) == lease.lease_id:
             del self._holders[key]
-            if self.is_open(key):
-                self._missing[key] = None
+            self._hand_to_backup(key)
+
+    def _hand_to_backup(self, key: SampleKey) -> None:
+        """Go on with whoever was asked as well for a sample that nobody holds; else it lacks."""
+        backup = self._backups.pop(key, None)
+        if backup is not None and self._is_at_work(backup, key):
+            self._holders[key] = backup
+        elif self.is_open(key):
+            self._missing[key] = None
+
+    def _is_at_work(self, lease_id: LeaseId | None, key: SampleKey) -> bool:
+        lease = None if lease_id is None else self.leases.get(lease_id)
+        return lease is not None and key in lease.unsettled
 
     def _note_pace(self, lease: LeaseRecord, ended: LeaseEnded) -> None:
         is_done = ended.state is LeaseState.DONE

@@ -107,6 +107,43 @@ def test_nobody_is_given_what_another_is_at_work_on() -> None:
     assert found.grant(asker(CYD), max_evaluators=9, now_s=0.0) is None
 
 
+def test_what_a_late_node_has_is_asked_of_another_and_the_first_answer_counts() -> None:
+    found = a_round(3)
+    _, quick = granted(found, ALICE)
+    _, hanging = granted(found, BOB)
+    take(found, quick, now_s=2.0)
+    _, quick = granted(found, ALICE, now_s=2.0)
+    take(found, quick, now_s=4.0)
+
+    assert found.grant(asker(ALICE), max_evaluators=1, now_s=4.0) is None, "it may still come"
+    lease, backup = granted(found, ALICE, of=1, now_s=30.0)
+    assert set(keys_of(lease)) == hanging.samples
+    assert found.grant(asker(CYD), max_evaluators=9, now_s=30.0) is None, "two are enough"
+    take(found, backup, now_s=32.0)
+
+    assert found.is_complete
+    key = min(hanging.samples)
+    assert not found.is_open(key)
+    assert not found.is_answered_by(key, hanging), "its own answer comes too late, for no fault"
+    found.end_lease(hanging, LeaseState.TIMED_OUT, 100.0)
+    assert found.num_missing == 0
+
+
+@pytest.mark.parametrize("ends_first", ["holder", "backup"])
+def test_of_two_that_are_asked_one_may_end_and_the_other_goes_on(ends_first: str) -> None:
+    found = a_round(2)
+    _, quick = granted(found, ALICE)
+    _, holder = granted(found, BOB)
+    take(found, quick, now_s=2.0)
+    _, backup = granted(found, ALICE, now_s=30.0)
+    first, last = (holder, backup) if ends_first == "holder" else (backup, holder)
+
+    found.end_lease(first, LeaseState.NODE_LOST, 31.0)
+    assert found.num_missing == 0
+    found.end_lease(last, LeaseState.NODE_LOST, 32.0)
+    assert found.num_missing == 2
+
+
 def test_no_more_nodes_evaluate_at_once_than_allowed() -> None:
     found = a_round(10)
     _, record = granted(found, ALICE, of=1)
