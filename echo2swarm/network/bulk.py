@@ -48,7 +48,8 @@ from protocols.ids import PeerId, short
 HANDSHAKE_S: Final = 5.0
 ANSWER_S: Final = 5.0
 CALL_BACK_S: Final = 2 * DIAL_S
-MAX_STREAMS: Final = 256
+MAX_STREAMS: Final = 512
+"""As many as one protocol has at work and on their way: who may stay is decided there."""
 MAX_STREAMS_PER_PEER: Final = 32
 MAX_THREADS: Final = 4
 MAX_PORTS: Final = 2
@@ -280,7 +281,7 @@ class Bulk:
     def _is_full(self, peer: PeerId) -> bool:
         counts = Counter(self._streams.values())
         return (
-            counts.total() + len(self._tickets) >= MAX_STREAMS
+            counts.total() >= MAX_STREAMS
             or counts[peer] + self._tickets.num_of(peer) >= MAX_STREAMS_PER_PEER
         )
 

@@ -4,6 +4,7 @@ A token is a secret that one peer was given over an authenticated stream. It is
 good once, for a short time, for that peer and one purpose. Only its hash is kept.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Generic, TypeVar
@@ -41,9 +42,14 @@ class Tickets(Generic[T]):
         return sum(ticket.peer == peer for ticket in self._by_hash.values())
 
     def issue(self, token: bytes, peer: PeerId, purpose: T, *, now_s: float) -> bool:
-        """Note that ``peer`` is given ``token``; returns False if it may not have another."""
+        """Note that ``peer`` is given ``token``; returns False if it may not have another.
+
+        Where there are too many, the oldest token of whoever holds most is worth nothing any more.
+        """
         self._forget_expired(now_s)
-        if len(self) >= MAX_TICKETS or self.num_of(peer) >= MAX_TICKETS_PER_PEER:
+        if self.num_of(peer) >= MAX_TICKETS_PER_PEER:
+            return False
+        if len(self) >= MAX_TICKETS and not self._drop_of_whoever_holds_most(peer):
             return False
         self._by_hash[_key(token)] = Ticket(peer, purpose, now_s + TOKEN_LIFE_S)
         return True
@@ -56,6 +62,14 @@ class Tickets(Generic[T]):
     def revoke(self, token: bytes) -> None:
         """Make ``token`` worthless; it may be so already."""
         self._by_hash.pop(_key(token), None)
+
+    def _drop_of_whoever_holds_most(self, newcomer: PeerId) -> bool:
+        held = Counter(ticket.peer for ticket in self._by_hash.values())
+        most = max(held.values())
+        if most <= held[newcomer]:
+            return False
+        del self._by_hash[next(key for key, t in self._by_hash.items() if held[t.peer] == most)]
+        return True
 
     def _forget_expired(self, now_s: float) -> None:
         # All live equally long, so that those that expire are in front.

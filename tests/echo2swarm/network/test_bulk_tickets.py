@@ -55,7 +55,19 @@ def test_one_peer_and_all_together_are_given_so_many_and_more_once_those_expired
 
     for i in range(MAX_TICKETS_PER_PEER, MAX_TICKETS):
         assert tickets.issue(token(i), PeerId(str(i)), "p", now_s=1)
-    assert not tickets.issue(token(MAX_TICKETS), B, "p", now_s=1)
+    assert not tickets.issue(token(MAX_TICKETS), A, "p", now_s=1)
 
     assert tickets.issue(token(MAX_TICKETS), B, "p", now_s=TOKEN_LIFE_S)
     assert tickets.num_of(A) == 0
+
+
+def test_many_who_ask_for_tokens_keep_nobody_from_having_one() -> None:
+    tickets: Tickets[str] = Tickets()
+    for i in range(MAX_TICKETS):
+        assert tickets.issue(token(i), PeerId(f"asker-{i // MAX_TICKETS_PER_PEER}"), "p", now_s=0)
+
+    assert tickets.issue(token(MAX_TICKETS), A, "p", now_s=0)
+
+    assert len(tickets) == MAX_TICKETS
+    assert tickets.redeem(token(0), now_s=0) is None, "the oldest of one who holds most"
+    assert tickets.redeem(token(MAX_TICKETS), now_s=0) is not None
