@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from shutil import get_terminal_size, rmtree
 
 import click
 import msgspec
+import structlog
 import trio
 
 from echo2swarm.errors import UsageError
@@ -32,8 +33,12 @@ from learner.export.source import (
 )
 from learner.model_folder import prepare_model
 from learner.run_dir import RunDir
+from learner.run_inputs import read_inputs
 from learner.scoring.client import ProcessScorer, open_scorer
+from learner.tasks.inputs import Input, differences
 from protocols.sampling import SamplingParams
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +155,7 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
             held_out_from=num_excluded(config),
             num_processes=1,
         ) as scorer:
+            _tell_changes(run, scorer.opened.inputs)
             prompts = await draw_held_out(
                 scorer, options.num_prompts, num_known=scorer.opened.num_prompts
             )
@@ -184,6 +190,14 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
                     )
             progress.end()
     return results
+
+
+def _tell_changes(run: Run, inputs: Iterable[Input]) -> None:
+    """Say if what is evaluated on is not what the run was trained with."""
+    recorded = read_inputs(run.run_dir.inputs)
+    before = recorded.of_table("task") if recorded else ()
+    for words in differences(before, inputs) if before else ():
+        log.warning("inputs.changed", what=words, why="since the run began: it is evaluated on now")
 
 
 def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) -> Plan:
