@@ -52,7 +52,11 @@ async def _rehearse(config: LearnerConfig) -> None:
 
 async def _open_task(config: LearnerConfig, model_dir: Path, *, held_out_from: int | None) -> None:
     async with open_scorer(
-        config.task, model_dir, seed=config.run.seed, held_out_from=held_out_from
+        config.task,
+        model_dir,
+        seed=config.run.seed,
+        held_out_from=held_out_from,
+        num_processes=1,
     ) as scorer:
         if held_out_from is None:
             await check_prompts_fit(config, model_dir, scorer)

@@ -278,7 +278,16 @@ class RolloutService:
 
     def _tell_scored(self, rewards: Sequence[Reward], peer: PeerId) -> None:
         now_s = trio.current_time()
-        self._progress.num_too_costly += sum(r.fault is Fault.TOO_COSTLY for r in rewards)
+        num_too_costly = sum(reward.fault is Fault.TOO_COSTLY for reward in rewards)
+        if num_too_costly:
+            self._progress.num_too_costly += num_too_costly
+            log.info(
+                "answers.too_costly",
+                peer=short(peer),
+                count=num_too_costly,
+                num_so_far=self._progress.num_too_costly,
+                next="they count as wrong",
+            )
         for reward in rewards:
             if reward.reward is not None and self._gate.scored(peer, now_s):
                 log.info("verifier.works", next="leases are granted again")

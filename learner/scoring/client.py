@@ -33,6 +33,7 @@ from learner.scoring.messages import (
     Score,
     Scores,
     TaskOpened,
+    told,
 )
 from learner.scoring.process_call import ProcessCall
 from learner.tasks.inputs import differences
@@ -289,6 +290,8 @@ class ProcessScorer:
                     found, accept="echo2-learner serve --resume " + ACCEPT
                 )
                 return ChildError(str(self._changed))
+            if self._opened is None:
+                tell_skipped(opened)
             self._opened = self._opened or opened
             self._num_open += 1
             try:
@@ -395,6 +398,18 @@ class ProcessScorer:
         for job in dropped:
             if isinstance(job, ScoreJob):
                 job.drop(why or "")
+
+
+def tell_skipped(opened: TaskOpened) -> None:
+    """Log which of the prompts that were tried out can't be made."""
+    if opened.num_skipped:
+        log.warning(
+            "prompts.skipped",
+            count=opened.num_skipped,
+            of=opened.num_checked,
+            why="they can't be made",
+            which=[told(each) for each in opened.skipped],
+        )
 
 
 def num_scorers(wanted: object) -> int:

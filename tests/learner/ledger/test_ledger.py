@@ -1,5 +1,6 @@
 """The ledger refuses what must never happen, survives, and says what is wrong with it."""
 
+import dataclasses
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -215,6 +216,25 @@ async def test_rollouts_that_the_checkpoint_cannot_use_end_their_group(tmp_path:
         left = await ledger.resume(0, max_staleness=2, now_unix_s=5.0)
 
     assert (left.groups, left.num_rollouts_undone) == ((), 1)
+
+
+@pytest.mark.parametrize(("reward", "is_kept"), [(1e6, True), (-1.7e308, False), (1.7e308, False)])
+async def test_rewards_that_no_update_can_be_made_of_end_their_group(
+    tmp_path: Path, reward: float, is_kept: bool
+) -> None:
+    lease, record = leased()
+    async with opened(tmp_path) as ledger:
+        await ledger.granted(lease, record, now_unix_s=1.0)
+        await ledger.judged(
+            lease_id=LeaseId(lease.lease_id),
+            peer=ALICE,
+            accepted=[((GroupId(0), 0), dataclasses.replace(accepted(), reward=reward))],
+            refused=[],
+            now_unix_s=2.0,
+        )
+        left = await ledger.resume(0, max_staleness=2, now_unix_s=3.0)
+
+    assert bool(left.groups) is is_kept
 
 
 async def test_prompts_that_the_task_makes_no_more_are_given_up(tmp_path: Path) -> None:

@@ -310,14 +310,16 @@ async def test_a_prompt_that_brings_the_process_down_is_left_out(
 ) -> None:
     task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_most_prompts"}
 
-    async with open_scorer(task, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
-        drawn = await scorer.draw(5, 8)
+    with structlog.testing.capture_logs() as events:
+        async with open_scorer(task, model, seed=5, log_path=log_path, limits=QUICK) as scorer:
+            drawn = await scorer.draw(5, 8)
 
     assert [prompt.index for prompt in drawn.prompts] == [5, 6, 8, 10, 11, 12]
     assert [(each.index, "status 9" in each.error) for each in drawn.skipped] == [
         (7, False),
         (9, True),
     ]
+    assert events[0]["next"] == "trying no prompts out"
 
 
 async def test_a_task_most_prompts_of_which_fail_is_refused_when_it_is_opened(
@@ -328,3 +330,17 @@ async def test_a_task_most_prompts_of_which_fail_is_refused_when_it_is_opened(
     with pytest.raises(ConfigError, match=r"^32 of 32 prompts tried out can't be made"):
         async with open_scorer(task, model, seed=5, log_path=log_path):
             pytest.fail("it opened")
+
+
+async def test_prompts_that_can_not_be_made_are_told_when_the_task_is_opened(
+    model: Path, log_path: Path
+) -> None:
+    task = FUNCTION | {"make_prompt": "tests.learner.scoring.sample_verifier:make_some_prompts"}
+
+    with structlog.testing.capture_logs() as events:
+        async with open_scorer(task, model, seed=5, log_path=log_path) as scorer:
+            assert scorer.opened.num_skipped == 2
+
+    (told,) = [event for event in events if event["event"] == "prompts.skipped"]
+    assert (told["count"], told["of"]) == (2, 32)
+    assert "no item 7" in told["which"][1]
