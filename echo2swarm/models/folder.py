@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2swarm.errors import ConfigError
+from echo2swarm.models.config_bounds import check_config
 from echo2swarm.weights.names import is_asset_name
 
 CONFIG: Final = "config.json"
@@ -39,8 +40,7 @@ def check_model_folder(folder: Path) -> Path:
             f"model folder {folder} has no .safetensors file; "
             "convert its weights (pickled ones are not read)"
         )
-    for path in weight_files(folder):
-        _check_whole(path)
+    check_config(read_config(folder), tensor_shapes(folder))
     if not (folder / TOKENIZER).is_file():
         raise ConfigError(
             f"model folder {folder} has no {TOKENIZER}; save its fast tokenizer there"
@@ -109,8 +109,20 @@ def indexed_files(index: Path) -> list[str]:
     return sorted(names)
 
 
-def _check_whole(path: Path) -> None:
-    """Check that a safetensors file is as long as its header says.
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor in the weights of ``folder``, after a look at their sizes.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for path in weight_files(folder):
+        found |= _checked_shapes(path)
+    return found
+
+
+def _checked_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Check that a safetensors file is as long as its header says, and return the tensors' shapes.
 
     The usual fault is a copy or a download that was cut short, and whoever loads it
     later could only say that deserializing failed.
@@ -123,7 +135,9 @@ def _check_whole(path: Path) -> None:
             if header_bytes > _MAX_HEADER_BYTES:
                 raise ValueError("no header")
             header = json.loads(file.read(header_bytes))
-        ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
+        entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+        ends = [entry["data_offsets"][1] for entry in entries.values()]
+        shapes = {key: tuple(map(int, entry["shape"])) for key, entry in entries.items()}
         expected_bytes = _HEADER_LENGTH.size + header_bytes + max(ends, default=0)
     except OSError as exc:
         raise ConfigError(f"{path} can't be read: {exc.strerror}") from None
@@ -134,6 +148,7 @@ def _check_whole(path: Path) -> None:
             f"{path} has {num_bytes} bytes, and should have {expected_bytes}; "
             "copy or fetch it again"
         )
+    return shapes
 
 
 def asset_files(folder: Path) -> list[Path]:

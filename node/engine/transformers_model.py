@@ -4,35 +4,90 @@ All of a version is checked before any of it is used, so that the model never
 holds a mixture of two.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from echo2swarm.models.folder import weight_files
+from echo2swarm.models.config_bounds import check_config, clean_config
+from echo2swarm.models.folder import read_config, tensor_shapes, weight_files
+from node.engine.memory_bound import bound_of, bounded_memory
 from node.engine.weight_files import WEIGHT_TYPES
+
+MAX_BUFFER_BYTES: Final = 256 << 20
+"""Of what a model computes from its config: tables of angles, of masks."""
 
 
 class TornWeightsError(Exception):
     """Writing the new weights failed half way: this model must not be used again."""
 
 
-def build_model(assets_dir: Path, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Return the model that the config in ``assets_dir`` describes, with arbitrary weights."""
-    # Code that a repository brings along is never run.
-    config = AutoConfig.from_pretrained(assets_dir, local_files_only=True, trust_remote_code=False)
-    make: Callable[..., PreTrainedModel] = AutoModelForCausalLM.from_config
-    with torch.device(device):
-        model = make(config, dtype=dtype, trust_remote_code=False)
+def build_model(
+    assets_dir: Path, weights_dir: Path, *, device: torch.device, dtype: torch.dtype
+) -> PreTrainedModel:
+    """Return the model that the config in ``assets_dir`` describes, with arbitrary weights.
+
+    Raises:
+        ConfigError: the config asks for what is not taken, or for more than the weights bear out.
+        ValueError: its tensors are not those in ``weights_dir``.
+        MemoryError: it takes more memory than such weights need.
+    """
+    shapes = tensor_shapes(weights_dir)
+    weights_bytes = sum(map(math.prod, shapes.values())) * dtype.itemsize
+    bound = bound_of(weights_bytes)
+    with bounded_memory(bound, on_cpu=device.type == "cpu"):
+        check_built(assets_dir, weights_dir)
+        model = _made(assets_dir, device=device, dtype=dtype)
     model.train(False)
     model.requires_grad_(False)
     return model
+
+
+def check_built(assets_dir: Path, weights_dir: Path) -> None:
+    """Build a model without memory for its tensors, and compare them with those in the files.
+
+    Raises:
+        ConfigError: the config asks for what is not taken, or for more than the weights bear out.
+        ValueError: a tensor is missing, unknown, or of another shape.
+    """
+    shapes = tensor_shapes(weights_dir)
+    check_config(read_config(assets_dir), shapes)
+    model = _made(assets_dir, device=torch.device("meta"), dtype=torch.bfloat16)
+    state = model.state_dict()
+    tied = model.get_expanded_tied_weights_keys(all_submodels=True)
+    for name, tensor in state.items():
+        if name not in shapes and name not in tied and tied_to(name, tied).isdisjoint(shapes):
+            raise ValueError(f"tensor {name} is missing from the weights")
+        if shapes.get(name, tuple(tensor.shape)) != tuple(tensor.shape):
+            raise ValueError(
+                f"tensor {name} has shape {shapes[name]}, the model's {tuple(tensor.shape)}"
+            )
+    if unknown := shapes.keys() - state.keys():
+        raise ValueError(f"the model has no tensor {min(unknown)}")
+    num_bytes = sum(buffer.nbytes for buffer in model.buffers())
+    if num_bytes > MAX_BUFFER_BYTES:
+        raise ValueError(f"the model's config asks for tables of {num_bytes} bytes")
+
+
+def tied_to(source: str, tied: Mapping[str, str]) -> set[str]:
+    """Return the names that are tied to ``source``."""
+    return {target for target, of in tied.items() if of == source}
+
+
+def _made(assets_dir: Path, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    # Code that a repository brings along is never run, nor what else it names ever looked for.
+    cleaned = clean_config(read_config(assets_dir))
+    config = AutoConfig.for_model(cleaned.pop("model_type"), **cleaned)
+    make: Callable[..., PreTrainedModel] = AutoModelForCausalLM.from_config
+    with torch.device(device):
+        return make(config, dtype=dtype, trust_remote_code=False)
 
 
 def replace_weights(model: PreTrainedModel, weights_dir: Path) -> None:

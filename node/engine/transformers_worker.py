@@ -133,7 +133,7 @@ class TransformersEngine:
         config = (assets_dir / "config.json").read_bytes()
         model = self._model
         if model is None or config != self._config:
-            model = build_model(assets_dir, device=self._device, dtype=self._dtype)
+            model = build_model(assets_dir, weights_dir, device=self._device, dtype=self._dtype)
         try:
             replace_weights(model, weights_dir)
         except TornWeightsError as exc:

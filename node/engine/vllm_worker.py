@@ -7,6 +7,7 @@ the midst of sampling. It may run in an environment of its own, where vLLM is in
 import asyncio
 import importlib.metadata
 import itertools
+import json
 import os
 import sys
 import tempfile
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from echo2swarm.children.async_worker import serve
 from echo2swarm.children.worker import OnProgress
+from echo2swarm.models.config_bounds import clean_config
+from echo2swarm.models.folder import CONFIG, INDEX, read_config, weight_files
 from node.engine.messages import (
     Completion,
     Describe,
@@ -91,6 +94,10 @@ class VllmEngine:
         return PolicyLoaded(call.version, time.monotonic() - started_s)
 
     async def _open(self, assets_dir: Path, weights_dir: Path, *, version: int) -> "Library":
+        # vLLM leaves out what is missing or unknown for some models, and believes the config.
+        from node.engine.transformers_model import check_built  # noqa: PLC0415 - takes seconds
+
+        await asyncio.to_thread(check_built, assets_dir, weights_dir)
         from node.engine.vllm_library import Library  # noqa: PLC0415 - takes seconds
 
         with tempfile.TemporaryDirectory(prefix="echo2-vllm-") as folder:
@@ -157,12 +164,14 @@ class VllmEngine:
 def link_model(folder: Path, *, assets_dir: Path, weights_dir: Path) -> None:
     """Make ``folder`` what vLLM wants: config and weights together, and nothing else.
 
-    No code comes along: only data is linked.
+    No code comes along: only data is linked, and of the config what decides what is computed.
     """
-    (folder / "config.json").symlink_to(assets_dir.absolute() / "config.json")
-    for path in weights_dir.absolute().iterdir():
-        if path.name.endswith((".safetensors", ".safetensors.index.json")):
-            (folder / path.name).symlink_to(path)
+    config = clean_config(read_config(assets_dir))
+    (folder / CONFIG).write_text(json.dumps(config))
+    for path in weight_files(weights_dir.absolute()):
+        (folder / path.name).symlink_to(path)
+    if (index := weights_dir.absolute() / INDEX).is_file():
+        (folder / INDEX).symlink_to(index)
 
 
 def check_prompts(

@@ -1,6 +1,10 @@
 """Loading and replacing weights: all of a version, or nothing of it."""
 
+import json
 import os
+import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,10 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
 from echo2swarm.children.worker import OnProgress
+from echo2swarm.errors import ConfigError
 from node.engine import transformers_model
 from node.engine.base import PolicyFiles
+from node.engine.memory_bound import bounded_memory
 from node.engine.messages import Generate, Generated, LoadPolicy, PolicyLoaded
 from node.engine.options import TransformersOptions
 from node.engine.transformers_model import TornWeightsError, build_model, replace_weights
@@ -60,7 +66,9 @@ def test_the_weights_are_those_in_the_files(tmp_path: Path, is_tied: bool) -> No
     source = tiny_model(1, is_tied=is_tied)
     policy = write_policy(tmp_path, 0, source)
 
-    built = build_model(policy.assets_dir, device=torch.device("cpu"), dtype=torch.float32)
+    built = build_model(
+        policy.assets_dir, policy.weights_dir, device=torch.device("cpu"), dtype=torch.float32
+    )
     replace_weights(built, policy.weights_dir)
 
     for name, tensor in source.state_dict().items():
@@ -72,7 +80,9 @@ def test_bfloat16_files_become_float32_weights_without_change(tmp_path: Path) ->
     state = {name: t.bfloat16() for name, t in state_of(source).items()}
     policy = write_policy(tmp_path, 0, source, state)
 
-    built = build_model(policy.assets_dir, device=torch.device("cpu"), dtype=torch.float32)
+    built = build_model(
+        policy.assets_dir, policy.weights_dir, device=torch.device("cpu"), dtype=torch.float32
+    )
     replace_weights(built, policy.weights_dir)
 
     assert torch.equal(built.state_dict()[NORM], state[NORM].float())
@@ -216,7 +226,8 @@ def test_a_first_policy_that_fails_half_way_leaves_none(
 def test_a_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     source = tiny_model(0)
     policy = write_policy(tmp_path, 0, source)
-    save_file({NORM: torch.ones(64)}, policy.weights_dir / "more.safetensors")
+    (policy.weights_dir / "model.safetensors").rename(policy.weights_dir / "one.safetensors")
+    save_file({NORM: torch.ones(64)}, policy.weights_dir / "two.safetensors")
 
     with pytest.raises(ValueError, match="in two files"):
         load(engine(), policy)
@@ -254,3 +265,65 @@ def test_a_cpu_without_bfloat16_instructions_computes_in_float32(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     assert choose_dtype("auto", torch.device("cpu")) is torch.bfloat16
     assert choose_dtype("bfloat16", torch.device("cpu")) is torch.bfloat16
+
+
+def spoil_config(policy: PolicyFiles, **keys: object) -> None:
+    path = policy.assets_dir / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **keys}))
+
+
+BOMBS: dict[str, dict[str, object]] = {
+    "vocabulary": {"vocab_size": 2_000_000_000},
+    "layers": {"num_hidden_layers": 30_000},
+    "experts": {"num_local_experts": 10**7},
+    "hidden": {"hidden_size": 4_000_000, "num_attention_heads": 1, "num_key_value_heads": 1},
+    "intermediate": {"intermediate_size": 200_000_000},
+    "positions": {"max_position_embeddings": 10**12},
+    "angles": {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1e9}},
+    "labels": {"num_labels": 10**9},
+    "quantized": {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    "kernel": {"_attn_implementation": "kernels-community/flash-attn2@refs/pr/7"},
+    "kernel by parts": {"attn_implementation": {"": "someone/kernel:fn"}},
+    "code": {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}, "model_type": "evil"},
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_config_that_asks_for_more_than_its_weights_bear_out_takes_no_memory(
+    tmp_path: Path, bomb: str
+) -> None:
+    it = engine()
+    load(it, write_policy(tmp_path, 0, tiny_model(0)))
+    policy = write_policy(tmp_path, 1, tiny_model(1))
+    spoil_config(policy, **BOMBS[bomb])
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    with pytest.raises((ConfigError, ValueError, RuntimeError)):
+        load(it, policy)
+
+    taken_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert taken_kb < 200_000
+    assert {c.oldest_version for c in generate(it, [1, 2]).completions} == {0}
+
+
+def test_a_model_that_takes_more_memory_than_its_weights_need_is_refused() -> None:
+    with (
+        pytest.raises(MemoryError, match="wanted more than 64 MiB"),
+        bounded_memory(64 << 20, on_cpu=True),
+    ):
+        torch.ones(256 << 20, dtype=torch.uint8)
+    torch.ones(256 << 20, dtype=torch.uint8)
+
+
+def test_a_process_that_the_system_does_not_limit_is_watched(tmp_path: Path) -> None:
+    code = (
+        "import time; from node.engine.memory_bound import bounded_memory\n"
+        "with bounded_memory(64 << 20, on_cpu=False):\n"
+        "    data = bytearray(256 << 20); time.sleep(30)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert done.returncode == 1
+    assert "wanted more than 64 MiB" in done.stderr

@@ -1,6 +1,7 @@
 """What of vLLM's worker needs no vLLM; the rest: tests/contracts/test_engine.py."""
 
 import importlib.metadata
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,6 +69,10 @@ def test_vllm_sees_config_and_weights_and_nothing_else(tmp_path: Path) -> None:
         weights / "setup.py",
     ):
         path.write_text(path.name)
+    config = {"model_type": "llama", "auto_map": {"AutoModel": "code.Evil"}, "dtype": "bfloat16"}
+    (assets / "config.json").write_text(json.dumps(config))
+    files = {str(n): f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
+    (weights / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
 
     link_model(folder, assets_dir=assets, weights_dir=weights)
 
@@ -77,7 +82,11 @@ def test_vllm_sees_config_and_weights_and_nothing_else(tmp_path: Path) -> None:
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     }
-    assert all(path.read_text() == path.name for path in folder.iterdir())
+    assert json.loads((folder / "config.json").read_bytes()) == {
+        "model_type": "llama",
+        "dtype": "bfloat16",
+    }
+    assert all(path.read_text() == path.name for path in folder.glob("*.safetensors"))
 
 
 def test_a_device_that_there_can_not_be_is_refused() -> None:
