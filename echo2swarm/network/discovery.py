@@ -45,6 +45,9 @@ _BOOK: Final = "the last start"
 _DHT: Final = "the DHT"
 """Who told of an address, where no peer can be named for it."""
 
+MAX_REASONS_TOLD: Final = 3
+"""Why one peer is not reached, until it is."""
+
 _log = structlog.get_logger()
 
 
@@ -90,7 +93,7 @@ class Discovery:
         self._book = address_book.AddressBook(run)
         if book_path is not None:
             self._book = address_book.load(book_path, run)
-        self._unreachable: set[PeerId] = set()
+        self._unreachable: dict[PeerId, set[str]] = {}
         self._trouble = ""
 
     @property
@@ -158,21 +161,22 @@ class Discovery:
                     nursery.start_soon(reach, elsewhere, _BOOK)
 
     async def _reach(self, info: PeerInfo, *, told_by: str | None) -> bool:
-        """Connect to one peer; complains only the first time it fails."""
+        """Connect to one peer; says once that it fails, and again if that is for another reason."""
         try:
             await self._network.connect(info, timeout_s=CONNECT_S, told_by=told_by)
         except NetworkError as exc:
             if info.peer == self._learner:
                 self._trouble = str(exc)
-            if info.peer not in self._unreachable:
-                self._unreachable.add(info.peer)
+            told = self._unreachable.setdefault(info.peer, set())
+            if str(exc) not in told and len(told) < MAX_REASONS_TOLD:
+                told.add(str(exc))
                 who = "learner" if info.peer == self._learner else "peer"
                 _log.warning("peer.unreachable", who=who, error=str(exc), next="trying again")
             return False
         if info.peer == self._learner:
             self._trouble = ""
         if info.peer in self._unreachable:
-            self._unreachable.discard(info.peer)
+            del self._unreachable[info.peer]
             _log.info("peer.reachable_again", peer=info.peer)
         self._book.saw(info, now_unix_s=self._unix_now_s())
         return True

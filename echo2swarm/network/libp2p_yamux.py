@@ -83,15 +83,21 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
             self.event_started.set()
 
     def _skim(self, data: bytes, start: int) -> int:
-        """Take the whole, plain frames that ``data`` has from ``start`` on."""
+        """Take the whole, plain frames that ``data`` has from ``start`` on.
+
+        Raises:
+            FlowControlError: the peer sends more than it was given room for.
+        """
         while len(data) - start >= HEADER_SIZE:
             version, kind, flags, stream_id, length = _HEADER.unpack_from(data, start)
             stream = self.streams.get(stream_id)
+            if kind == TYPE_DATA:
+                self._check_window(stream_id, length)
             if stream is None or flags or version:
                 break
             body = start + HEADER_SIZE
             if kind == TYPE_DATA:
-                if body + length > len(data) or length > stream.recv_window:
+                if body + length > len(data):
                     break
                 stream.recv_window -= length
                 if (inbox := self._inboxes.get(stream_id)) is not None:
@@ -100,6 +106,7 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
                     self.stream_buffers[stream_id] += data[body : body + length]
                 self.stream_events[stream_id].set()
                 start = body + length
+                self.on_arrival(length)
             elif kind == TYPE_WINDOW_UPDATE:
                 stream.send_window += length
                 self.has_room.unpark_all()
@@ -108,10 +115,30 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
                 break
         return start
 
+    def _check_window(self, stream_id: int, length: int) -> None:
+        """Check an announced frame against the room of its stream.
+
+        What is still on its way to a stream that we have ended has no room any more, and no
+        claim to it: it is read and dropped, one frame at a time.
+        """
+        stream = self.streams.get(stream_id)
+        room = DEFAULT_WINDOW_SIZE if stream is None else stream.recv_window
+        if stream is None and stream_id in self._ended:
+            room = MAX_WINDOW_SIZE
+        if length > room:
+            self.violation = f"{length} bytes on a stream with room for {room}"
+            raise FlowControlError(self.violation)
+
     async def _read_data_body(self, length: int) -> bytes:
         """Read the body of a data frame, whatever it looks like."""
-        with trio.fail_after(BODY_TIMEOUT_S):
-            return await self.secured_conn.read_body(length)
+        self._num_body_bytes = length
+        try:
+            with trio.fail_after(BODY_TIMEOUT_S):
+                body = await self.secured_conn.read_body(length)
+        finally:
+            self._num_body_bytes = 0
+        self.on_arrival(length)
+        return body
 
     async def send_data(self, stream: YamuxStream, data: memoryview) -> None:
         """Send ``data``, which is no more than the stream's ``send_window``."""
