@@ -53,6 +53,7 @@ from echo2swarm.network.libp2p_meeting import INVITE_LIMITS, Meetings
 from echo2swarm.network.libp2p_streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, Subscription, leaves, nobody
+from echo2swarm.network.unread import Arrivals
 from protocols.bulk import MAX_MESSAGE_BYTES
 from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
 from protocols.ids import PeerId, short
@@ -164,6 +165,7 @@ async def _run(
             def is_proven(peer: PeerId) -> bool:
                 return network.is_proven(peer)
 
+            arrivals = Arrivals()
             seats = ConnectionSeats(max_connections, is_protected=is_proven)
             host = make_host(
                 identity,
@@ -171,6 +173,7 @@ async def _run(
                 own,
                 nursery,
                 seats=seats,
+                arrivals=arrivals,
                 admit=admit if has_bulk else None,
                 gate=gate,
             )
@@ -196,6 +199,7 @@ async def _run(
                 await gossip.pubsub.wait_until_ready()
                 stack.callback(network.cut_bulk)
                 nursery.start_soon(network.maintain)
+                nursery.start_soon(network.watch_for_floods, arrivals)
                 nursery.cancel_scope.shield = True
                 task_status.started(network)
                 await stop.wait()
@@ -302,12 +306,17 @@ class Libp2pNetwork:
         await self._peers.disconnect(peer)
 
     async def maintain(self) -> None:
-        """Keep the routing table true, and close connections that flood us."""
+        """Keep the routing table true."""
         while True:
             self._peers.note_reached()
             await self._dht.follow_connections()
-            await self._peers.close_floods()
             await trio.sleep(MAINTENANCE_S)
+
+    async def watch_for_floods(self, arrivals: Arrivals) -> None:
+        """Close connections on which more arrives than anybody reads."""
+        while True:
+            await arrivals.wait()
+            self._peers.cut_floods(is_proven=self._is_proven)
 
     # Streams.
 

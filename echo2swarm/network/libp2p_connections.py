@@ -1,6 +1,7 @@
 """Connections to peers: dialled at each address, one for control and one for bulk, watched."""
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -15,16 +16,14 @@ from multiaddr import Multiaddr
 
 from echo2swarm.errors import NetworkError
 from echo2swarm.network.addresses import merge
-from echo2swarm.network.base import PeerInfo
+from echo2swarm.network.base import IsProven, PeerInfo
 from echo2swarm.network.dial_policy import target_of
 from echo2swarm.network.libp2p_ends import ends_of, open_connections
 from echo2swarm.network.libp2p_gate import Gate
-from echo2swarm.network.libp2p_host import (
-    MAX_BUFFERED_BYTES,
-    peer_store_addresses,
-)
+from echo2swarm.network.libp2p_host import peer_store_addresses
 from echo2swarm.network.libp2p_meeting import Meetings
 from echo2swarm.network.serving import leaves
+from echo2swarm.network.unread import who_has_to_go
 from protocols.ids import PeerId, short
 
 OPEN_S: Final = 10.0
@@ -225,14 +224,16 @@ class Connections:
             except Exception as exc:
                 _log.debug("connection.close_failed", error=repr(exc)[:200])
 
-    async def close_floods(self) -> None:
-        """Close connections whose peer sends more than anybody reads."""
+    def cut_floods(self, *, is_proven: IsProven) -> None:
+        """Close the connections of peers who send more than anybody reads, the largest first."""
+        held_bytes: Counter[PeerId] = Counter()
         for connection in self._swarm.get_connections():
-            held_bytes = connection.muxed_conn.num_unread_bytes
-            if held_bytes > MAX_BUFFERED_BYTES:
-                peer = PeerId(str(connection.muxed_conn.peer_id))
-                _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes)
-                await self._close(connection)
+            muxed = connection.muxed_conn
+            held_bytes[PeerId(str(muxed.peer_id))] += muxed.num_unread_bytes
+        for peer in who_has_to_go(held_bytes, is_proven=is_proven):
+            _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes[peer])
+            for connection in self._swarm.get_connections(ID.from_string(peer)):
+                connection.muxed_conn.cut()
 
 
 def _root_of(exc: BaseException) -> BaseException:

@@ -21,15 +21,15 @@ from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
 from echo2swarm.network.libp2p_gate import Gate
+from echo2swarm.network.libp2p_negotiation import Negotiation
 from echo2swarm.network.libp2p_noise import security_options
 from echo2swarm.network.libp2p_tcp import Admit, BoundPort, OwnedTcp
 from echo2swarm.network.libp2p_upgrade import SeatedUpgrader
 from echo2swarm.network.libp2p_yamux import BulkYamux
+from echo2swarm.network.unread import Arrivals
 from protocols.ids import PeerId
 
 MAX_ADDRESS_CHARS: Final = 256
-MAX_BUFFERED_BYTES: Final = 128 * 1024 * 1024
-"""What one connection may hold unread. Yamux has a window, but the library does not enforce it."""
 HEALTH_INTERVAL_S: Final = 10.0
 PING_TIMEOUT_S: Final = 15.0
 """Generous: a machine that trains answers late, and a dead peer costs only a deadline or two."""
@@ -44,6 +44,7 @@ def make_host(
     nursery: trio.Nursery,
     *,
     seats: ConnectionSeats,
+    arrivals: Arrivals,
     admit: Admit | None,
     gate: Gate,
 ) -> IHost:
@@ -55,6 +56,7 @@ def make_host(
         advertise: where others can reach it.
         nursery: owns the listeners.
         seats: for the connections, both ways together.
+        arrivals: told of what arrives on them.
         admit: takes over connections that are no libp2p ones but for bulk.
         gate: decides what is dialled.
     """
@@ -73,15 +75,15 @@ def make_host(
     # The library's resource manager keeps a count beside what is open, and what is cancelled in
     # mid-handshake stays counted: a few hundred dials into silence, or a port scan, end everything.
     network.set_resource_manager(None)
-    network.upgrader = SeatedUpgrader(security_options(key_pair), seats)
+    network.upgrader = SeatedUpgrader(security_options(key_pair), seats, arrivals.add)
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
-    serve = network.common_stream_handler
+    negotiation = Negotiation(host)
 
     async def guarded(stream: INetStream) -> None:
         # An exception that leaves a stream handler, the library's own included,
         # would end the process: any peer could do that.
         try:
-            await serve(stream)
+            await negotiation.serve(stream)
         except Exception as exc:
             _log.debug(
                 "stream.failed",

@@ -77,6 +77,8 @@ class FrameSession(SecureSession):  # type: ignore[misc]  # untyped library
             conn=_BufferedReadWriter(session.conn),
         )
         self.skim: Callable[[bytes, int], int] | None = None
+        self.on_received: Callable[[int], None] | None = None
+        self._body = bytearray()
         self._plain = b""
         self._position = 0
 
@@ -95,16 +97,24 @@ class FrameSession(SecureSession):  # type: ignore[misc]  # untyped library
 
     async def read_body(self, num_bytes: int) -> bytes:
         """Return ``num_bytes`` in which there is nothing to skim."""
-        body = bytearray(self._take(num_bytes))
-        while len(body) < num_bytes:
-            if not await self._receive():
-                raise IncompleteReadError(
-                    "connection ended in mid-frame",
-                    expected_bytes=num_bytes,
-                    received_bytes=len(body),
-                )
-            body += self._take(num_bytes - len(body))
-        return bytes(body)
+        self._body = bytearray(self._take(num_bytes))
+        try:
+            while len(self._body) < num_bytes:
+                if not await self._receive():
+                    raise IncompleteReadError(
+                        "connection ended in mid-frame",
+                        expected_bytes=num_bytes,
+                        received_bytes=len(self._body),
+                    )
+                self._body += self._take(num_bytes - len(self._body))
+            return bytes(self._body)
+        finally:
+            self._body = bytearray()
+
+    @property
+    def num_held_bytes(self) -> int:
+        """How much has arrived of frames that are not whole yet."""
+        return len(self._plain) - self._position + len(self._body)
 
     def _take(self, num_bytes: int) -> bytes:
         taken = self._plain[self._position : self._position + num_bytes]
@@ -115,6 +125,8 @@ class FrameSession(SecureSession):  # type: ignore[misc]  # untyped library
         message = await self.conn.read_msg()
         self._plain = self._plain[self._position :] + message
         self._position = 0
+        if self.on_received is not None:
+            self.on_received(len(message))
         return bool(message)
 
     async def write(self, data: bytes) -> None:

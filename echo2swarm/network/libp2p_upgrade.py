@@ -1,5 +1,6 @@
 """How a TCP connection becomes one of libp2p's, if there is a seat for it."""
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -33,11 +34,17 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
     Args:
         security: what to encrypt with.
         seats: which connections there may be.
+        on_received: told how many bytes have arrived on any connection.
     """
 
-    def __init__(self, security: dict[str, SafeNoise], seats: ConnectionSeats) -> None:
+    def __init__(
+        self,
+        security: dict[str, SafeNoise],
+        seats: ConnectionSeats,
+        on_received: Callable[[int], None],
+    ) -> None:
         super().__init__(security, {TProtocol(YAMUX): BulkYamux})
-        self.muxer_multistream = BulkMuxer()
+        self.muxer_multistream = BulkMuxer(on_received)
         self._seats = seats
         self._streams: dict[ConnectionSeat, OwnedStream] = {}
         self._throttle = Throttle(burst=LOG_BURST, refill_per_s=LOGS_PER_S)

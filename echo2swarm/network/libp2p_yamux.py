@@ -8,6 +8,7 @@ whatever looks odd, is left to the library, which also keeps all the state.
 """
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -17,6 +18,8 @@ from libp2p.peer.id import ID
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux.yamux import (
+    DEFAULT_WINDOW_SIZE,
+    FLAG_SYN,
     HEADER_SIZE,
     TYPE_DATA,
     TYPE_WINDOW_UPDATE,
@@ -28,6 +31,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
 from echo2swarm.network.libp2p_inbox import Inbox
 from echo2swarm.network.libp2p_noise import FrameSession
+from echo2swarm.network.libp2p_socket import OwnedStream
 
 DATA_BYTES: Final = 65_507
 """A frame with this much is exactly one Noise message; with one byte more it is two."""
@@ -36,6 +40,10 @@ BODY_TIMEOUT_S: Final = 60.0
 _HEADER: Final = struct.Struct(YAMUX_HEADER_FORMAT)
 
 _log = structlog.get_logger()
+
+
+class FlowControlError(Exception):
+    """A peer sent more than it was given room for: its connection ends."""
 
 
 class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
@@ -67,8 +75,10 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
     def num_unread_bytes(self) -> int:
         """How much has arrived on all streams that nobody has read."""
         others = self.stream_buffers.keys() - self._inboxes.keys()
-        return sum(map(len, self._inboxes.values())) + sum(
-            len(self.stream_buffers[stream_id]) for stream_id in others
+        return (
+            self.secured_conn.num_held_bytes
+            + sum(map(len, self._inboxes.values()))
+            + sum(len(self.stream_buffers[stream_id]) for stream_id in others)
         )
 
     async def start(self) -> None:
@@ -92,7 +102,7 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
             version, kind, flags, stream_id, length = _HEADER.unpack_from(data, start)
             stream = self.streams.get(stream_id)
             if kind == TYPE_DATA:
-                self._check_window(stream_id, length)
+                self._check_window(stream_id, length, is_new=bool(flags & FLAG_SYN))
             if stream is None or flags or version:
                 break
             body = start + HEADER_SIZE
@@ -106,7 +116,6 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
                     self.stream_buffers[stream_id] += data[body : body + length]
                 self.stream_events[stream_id].set()
                 start = body + length
-                self.on_arrival(length)
             elif kind == TYPE_WINDOW_UPDATE:
                 stream.send_window += length
                 self.has_room.unpark_all()
@@ -115,30 +124,26 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
                 break
         return start
 
-    def _check_window(self, stream_id: int, length: int) -> None:
-        """Check an announced frame against the room of its stream.
-
-        What is still on its way to a stream that we have ended has no room any more, and no
-        claim to it: it is read and dropped, one frame at a time.
-        """
+    def _check_window(self, stream_id: int, length: int, *, is_new: bool) -> None:
+        """Check an announced frame against the room that its stream has."""
         stream = self.streams.get(stream_id)
+        if stream is None and not is_new:
+            return  # On its way when we ended the stream: it is read and dropped.
         room = DEFAULT_WINDOW_SIZE if stream is None else stream.recv_window
-        if stream is None and stream_id in self._ended:
-            room = MAX_WINDOW_SIZE
         if length > room:
-            self.violation = f"{length} bytes on a stream with room for {room}"
-            raise FlowControlError(self.violation)
+            error = f"sent {length} bytes where there was room for {room}"
+            _log.warning("peer.flooding", peer=str(self.peer_id)[-8:], error=error)
+            raise FlowControlError(error)
 
     async def _read_data_body(self, length: int) -> bytes:
         """Read the body of a data frame, whatever it looks like."""
-        self._num_body_bytes = length
-        try:
-            with trio.fail_after(BODY_TIMEOUT_S):
-                body = await self.secured_conn.read_body(length)
-        finally:
-            self._num_body_bytes = 0
-        self.on_arrival(length)
-        return body
+        with trio.fail_after(BODY_TIMEOUT_S):
+            return await self.secured_conn.read_body(length)
+
+    def cut(self) -> None:
+        """Close the connection at once, with all that it holds."""
+        stream: OwnedStream = self.secured_conn.conn.read_writer.read_write_closer.stream
+        stream.cut()
 
     async def send_data(self, stream: YamuxStream, data: memoryview) -> None:
         """Send ``data``, which is no more than the stream's ``send_window``."""
@@ -169,12 +174,19 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
 class BulkMuxer(MuxerMultistream):  # type: ignore[misc]  # untyped library
     """Agrees on yamux, and then uses ours: the library's makes its own whatever it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_received: Callable[[int], None]) -> None:
+        """Make one.
+
+        Args:
+            on_received: told how many bytes have arrived on any connection.
+        """
         super().__init__({TProtocol(YAMUX): BulkYamux})
+        self._on_received = on_received
 
     async def new_conn(self, conn: FrameSession, peer_id: ID) -> BulkYamux:
         """Agree on a muxer over ``conn``."""
         make = await self.select_transport(conn)
         muxed: BulkYamux = make(conn, peer_id)
+        conn.on_received = self._on_received
         self._annotate_connection(muxed, conn, TProtocol(YAMUX))
         return muxed
