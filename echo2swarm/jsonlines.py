@@ -15,16 +15,16 @@ class JsonLines:
     """Appends records to a file, one JSON object per line, each at once in the hands of the kernel.
 
     A last line that a crash cut off is removed on opening: it was never whole.
+
+    Args:
+        path: of the file.
+        max_bytes: of more, the file is put aside as ``NAME.1`` and a new one begun; never if None.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, max_bytes: int | None = None) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            os.ftruncate(self._fd, _whole_lines_bytes(self._fd))
-        except BaseException:
-            os.close(self._fd)
-            raise
+        self._max_bytes = max_bytes
+        self._fd = _open(path)
 
     @staticmethod
     def encode(record: Mapping[str, Any] | msgspec.Struct) -> bytes:
@@ -43,6 +43,9 @@ class JsonLines:
         """Append one line that is JSON already; see :meth:`write`."""
         data = line if line.endswith(b"\n") else line + b"\n"
         before = os.fstat(self._fd).st_size
+        if self._max_bytes is not None and before and before + len(data) > self._max_bytes:
+            self._put_aside()
+            before = 0
         try:
             written = os.write(self._fd, data)
             while written < len(data):
@@ -51,6 +54,12 @@ class JsonLines:
             os.ftruncate(self._fd, before)
             exc.filename = exc.filename or str(self._path)
             raise
+
+    def _put_aside(self) -> None:
+        os.replace(self._path, aside(self._path))
+        new = _open(self._path)
+        os.close(self._fd)
+        self._fd = new
 
     def close(self) -> None:
         """Close the file; writing is an error from then on."""
@@ -68,6 +77,11 @@ class JsonLines:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def aside(path: Path) -> Path:
+    """Return where what was in ``path`` is put when that has become too long."""
+    return path.with_name(f"{path.name}.1")
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
@@ -91,6 +105,16 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 yield record
     except OSError as exc:
         raise StoreError(f"can't read {path}: {exc.strerror}") from exc
+
+
+def _open(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, _whole_lines_bytes(fd))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _whole_lines_bytes(fd: int) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from echo2swarm.engine_drift import Contribution, Drift, drift_by_peer
 from echo2swarm.errors import StoreError, SwarmError
-from echo2swarm.jsonlines import read_jsonl
+from echo2swarm.jsonlines import aside, read_jsonl
 from echo2swarm.run_record import (
     Broadcast,
     EvalRecord,
@@ -63,7 +63,10 @@ def read_run(run_dir: Path) -> RunRecord:
     missing: list[str] = []
     status = _read_status(run_dir, missing)
     metrics = _read_lines(run_dir / _METRICS, missing)
-    events = _read_lines(run_dir / _EVENTS, missing)
+    events = [
+        *_read_lines(aside(run_dir / _EVENTS), []),  # Of a long run only.
+        *_read_lines(run_dir / _EVENTS, missing),
+    ]
     ledger = _read_ledger(run_dir / _LEDGER, missing)
     if status is None and ledger is None:
         raise StoreError(f"{run_dir} holds neither status.json nor {_LEDGER}: nothing to report on")

@@ -20,6 +20,7 @@ import structlog
 from structlog.typing import Processor
 
 from echo2swarm.jsonlines import JsonLines, read_jsonl
+from echo2swarm.log_budget import LogBudget
 
 __all__ = ["JsonLines", "TextRenderer", "configure_logging", "events_to", "read_jsonl"]
 
@@ -27,6 +28,7 @@ _OURS: Final = "echo2"
 """The logger that all of structlog goes through; never shown."""
 
 _NOISY_LOGGERS: Final = ("asyncio", "httpx", "httpcore", "matplotlib")
+MAX_EVENTS_BYTES: Final = 64 * 1024 * 1024
 _MAX_VALUE_CHARS: Final = 500
 _EVENT_WIDTH: Final = 22
 
@@ -98,6 +100,7 @@ def configure_logging(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            LogBudget(),
             _add_time,
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -111,8 +114,11 @@ def configure_logging(
 
 @contextmanager
 def events_to(path: Path) -> Iterator[None]:
-    """For the length of the context, append every logged event to ``path`` as a JSON line."""
-    with JsonLines(path) as lines:
+    """For the length of the context, append every logged event to ``path`` as a JSON line.
+
+    A file that has become long is put aside as ``NAME.1``, in the place of the one before.
+    """
+    with JsonLines(path, max_bytes=MAX_EVENTS_BYTES) as lines:
         handler = _EventHandler(lines)
         root = logging.getLogger()
         root.addHandler(handler)

@@ -9,7 +9,7 @@ identity            the learner's key; whoever has it can sign for the run
 ticket.txt          what contributors join with
 ledger.sqlite       prompts, leases, rollouts, verdicts, versions
 metrics.jsonl       one line per update, and per evaluation
-events.jsonl        everything that was logged
+events.jsonl        what was logged; what became too long before is in events.jsonl.1
 tensorboard/        event files, if tracking.tensorboard is set
 status.json         the state of the run, written each second
 checkpoints/        step-00000010/ and so on, complete by their name

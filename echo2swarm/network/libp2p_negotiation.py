@@ -1,6 +1,5 @@
 """Incoming streams until it is known what they are for: few at once, and not for long."""
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -29,9 +28,13 @@ class _Peer:
     """What one peer has open."""
 
     def __init__(self) -> None:
-        self.undecided: dict[trio.CancelScope, None] = {}
+        self.undecided: dict[trio.CancelScope, INetStream] = {}
         self.num_streams = 0
         self.refusals = Throttle(burst=REFUSALS_BURST, refill_per_s=REFUSALS_PER_S)
+
+    def waiting(self) -> list[trio.CancelScope]:
+        """Return the scopes of what is undecided, the oldest first; not of what was given up."""
+        return [s for s, stream in self.undecided.items() if not stream.muxed_stream.closed]
 
 
 class Negotiation:
@@ -66,15 +69,17 @@ class Negotiation:
         self, stream: INetStream, peer: PeerId, open_of: _Peer
     ) -> Callable[[INetStream], Awaitable[None]] | None:
         """Return who serves the stream; None if nobody does."""
-        if (
-            open_of.num_streams > MAX_STREAMS_PER_PEER
-            or len(open_of.undecided) >= MAX_UNDECIDED_PER_PEER
-        ):
+        if open_of.num_streams > MAX_STREAMS_PER_PEER:
             self._refuse(stream, peer, open_of)
             return None
+        waiting = open_of.waiting()
+        if len(waiting) >= MAX_UNDECIDED_PER_PEER:
+            # The oldest: who was slow once, or gave up, is served when it tries again.
+            self._end(open_of, waiting[0])
+            self._refuse(stream, peer, open_of)
         self._make_room()
         with trio.move_on_after(NEGOTIATE_S) as scope:
-            open_of.undecided[scope] = None
+            open_of.undecided[scope] = stream
             try:
                 protocol, handler = await self._host.get_mux().negotiate(
                     MultiselectCommunicator(stream), NEGOTIATE_S
@@ -90,12 +95,14 @@ class Negotiation:
 
     def _make_room(self) -> None:
         """End the oldest undecided stream of whoever has most, if there are too many in all."""
-        counts = Counter({peer: len(each.undecided) for peer, each in self._peers.items()})
-        if counts.total() < MAX_UNDECIDED:
+        if sum(len(each.undecided) for each in self._peers.values()) < MAX_UNDECIDED:
             return
-        ((most, _),) = counts.most_common(1)
-        scope = next(iter(self._peers[most].undecided))
-        del self._peers[most].undecided[scope]
+        most = max(self._peers.values(), key=lambda each: len(each.undecided))
+        self._end(most, next(iter(most.undecided)))
+
+    @staticmethod
+    def _end(open_of: _Peer, scope: trio.CancelScope) -> None:
+        del open_of.undecided[scope]
         scope.cancel()
 
     def _refuse(self, stream: INetStream, peer: PeerId, open_of: _Peer) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.errors import StoreError
-from echo2swarm.jsonlines import JsonLines, read_jsonl
+from echo2swarm.jsonlines import JsonLines, aside, read_jsonl
 from tests.echo2swarm.full_disk import full_disk
 
 Records = st.lists(st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text()))
@@ -91,3 +91,17 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
 
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b'{"a":1}\n'
+
+
+def test_a_file_that_becomes_too_long_is_put_aside_in_the_place_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.jsonl"
+    with JsonLines(path, max_bytes=100) as lines:
+        for i in range(50):
+            lines.write({"number": i})
+
+    older, newer = list(read_jsonl(aside(path))), list(read_jsonl(path))
+    assert [r["number"] for r in older + newer][-1] == 49
+    assert older[-1]["number"] + 1 == newer[0]["number"]
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 200
