@@ -138,7 +138,9 @@ async def _serve_until_done(serving: Serving, model_dir: Path, identity: Identit
                 error=str(exc),
                 step=reached.step,
                 next="starting it again from the newest checkpoint",
+                in_s=restarts.wait_s,
             )
+            await trio.sleep(restarts.wait_s)
             await until_there_is_room(serving.run_dir.folder)
         else:
             return

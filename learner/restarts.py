@@ -5,6 +5,9 @@ from typing import Final
 
 MAX_RESTARTS: Final = 3
 """Of the trainer, without a new update in between."""
+_FIRST_WAIT_S: Final = 5.0
+_GROWTH: Final = 6
+"""The third try comes half a minute after the second."""
 
 
 @dataclass(slots=True)
@@ -20,3 +23,8 @@ class Restarts:
         self._num = 1 if step > self._step else self._num + 1
         self._step = max(self._step, step)
         return self._num <= MAX_RESTARTS
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait before the next try: other programs may give memory back meanwhile."""
+        return 0.0 if self._num <= 1 else _FIRST_WAIT_S * _GROWTH ** (self._num - 2)

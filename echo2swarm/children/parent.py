@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from echo2swarm.children.log_limit import limit_log
+from echo2swarm.children.oom import num_oom_kills
 from echo2swarm.children.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 _TERM_GRACE_S: Final = 3.0
 _EXIT_STATUS_S: Final = 1.0
 _LOG_TAIL_BYTES: Final = 2000
+_NUM_LAST_LINES: Final = 3
 
 
 class _Pending:
@@ -73,6 +75,8 @@ class Child:
         self._has_unsent = trio.Event()
         self._dead = trio.Event()
         self._is_group_gone = False
+        self._is_killed_by_us = False
+        self._num_oom_kills = num_oom_kills()
 
     @property
     def pid(self) -> int:
@@ -136,6 +140,7 @@ class Child:
     def kill(self) -> None:
         """End the child, and what it has started, at once; pending calls fail."""
         if self._process.poll() is None:
+            self._is_killed_by_us = True
             self._kill_group()
 
     def _kill_group(self) -> None:
@@ -217,11 +222,18 @@ class Child:
         if status is None:
             how = "closed its socket"
         elif status < 0:
-            how = f"was killed by {signal.Signals(-status).name}"
+            how = f"was killed by {signal.Signals(-status).name}{self._why_killed(-status)}"
         else:
             how = f"exited with status {status}"
         where = f"; its log: {self._log_path}" if self._log_path else ""
         return f"{self.name} {how}{where}{self._last_words()}"
+
+    def _why_killed(self, number: int) -> str:
+        if number != signal.SIGKILL or self._is_killed_by_us:
+            return ""
+        if num_oom_kills() > self._num_oom_kills:
+            return " by the system: out of memory"
+        return " (not by us: perhaps for want of memory)"
 
     def _last_words(self) -> str:
         if self._log_path is None:
@@ -232,7 +244,10 @@ class Child:
                 lines = file.read().decode(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return f" (last line: {lines[-1][:300]})" if lines else ""
+        if not lines:
+            return ""
+        last = " | ".join(line.strip()[:300] for line in lines[-_NUM_LAST_LINES:] if line.strip())
+        return f" (last lines: {last})"
 
 
 @asynccontextmanager

@@ -103,7 +103,9 @@ class StartingTrainer:
         except ChildError as exc:
             if exc.error == ConfigError.__name__:
                 raise ConfigError(str(exc).removeprefix(f"{_NAME}: {exc.error}: ")) from exc
-            raise
+            if exc.error:
+                raise
+            raise TrainerLostError(f"while it was starting: {exc}") from exc
         log.info(
             "trainer.started",
             step=started.step,
@@ -120,6 +122,7 @@ async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[Startin
 
     Raises:
         ConfigError: what the configuration asks of it is not possible.
+        TrainerLostError: it died, or hung, before it was ready.
         ChildError: it could not be started.
     """
     async with (

@@ -56,8 +56,9 @@ _START_TIMEOUT_S: Final = 300.0
 _LOAD_TIMEOUT_S: Final = 1800.0
 _GENERATE_TIMEOUT_S: Final = 1800.0
 _FIRST_DELAY_S: Final = 0.5
-_MAX_DELAY_S: Final = 30.0
-MAX_DEATHS_IN_A_ROW: Final = 6
+_DELAY_GROWTH: Final = 3
+_MAX_DELAY_S: Final = 60.0
+MAX_DEATHS_IN_A_ROW: Final = 8
 """Deaths without one call answered in between, after which it is given up."""
 
 
@@ -313,7 +314,9 @@ class ProcessEngine:
                     f"the engine died {self._num_deaths_in_a_row} times without answering a call; "
                     f"the last time: {why}"
                 )
-            delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (self._num_deaths_in_a_row - 1))
+            delay_s = min(
+                _MAX_DELAY_S, _FIRST_DELAY_S * _DELAY_GROWTH ** (self._num_deaths_in_a_row - 1)
+            )
             log.info("engine.restarting", **self._number(), in_s=delay_s)
             await trio.sleep(delay_s)
 

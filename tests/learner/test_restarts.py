@@ -21,3 +21,13 @@ def test_dying_earlier_than_before_is_no_new_update() -> None:
 def test_a_death_before_the_first_update_counts_too() -> None:
     restarts = Restarts()
     assert [restarts.may_restart(0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_tries_come_at_growing_distances_and_a_new_update_begins_anew() -> None:
+    restarts = Restarts()
+    waits = []
+    for step in (4, 4, 4, 5):
+        restarts.may_restart(step)
+        waits.append(restarts.wait_s)
+
+    assert waits == [0.0, 5.0, 30.0, 0.0]

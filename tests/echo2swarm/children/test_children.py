@@ -343,3 +343,29 @@ trio.run(main)
             break
         signal.sigtimedwait([], 0.05)
     assert not any(map(is_running, pids))
+
+
+async def test_a_child_that_the_system_killed_is_said_to_have_been_out_of_memory(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    async with open_child(module, name="eater", log_path=log) as child:
+        await child.call(Add(1, 1), Sum)
+        log.write_text("first\nsecond\nthird\nfourth\n")
+        # As if the system had done it, and counted it.
+        monkeypatch.setattr("echo2swarm.children.parent.num_oom_kills", lambda: 1 << 60)
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait_dead()
+        with pytest.raises(ChildError) as caught:
+            await child.call(Add(1, 1), Sum)
+
+    assert "killed by SIGKILL by the system: out of memory" in str(caught.value)
+    assert "(last lines: second | third | fourth)" in str(caught.value)
+
+
+async def test_a_child_that_we_killed_is_not_said_to_have_lacked_memory(module: str) -> None:
+    async with open_child(module, name="ours") as child:
+        child.kill()
+        await child.wait_dead()
+        with pytest.raises(ChildError, match=r"^ours was killed by SIGKILL$"):
+            await child.call(Add(1, 1), Sum)

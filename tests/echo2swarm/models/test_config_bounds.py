@@ -31,7 +31,10 @@ def test_the_tiny_model_is_believed() -> None:
         ({"_attn_implementation": "a/kernel"}, "_attn_implementation names code from elsewhere"),
         ({"text_config": {"attn_implementation": "a/b:c"}}, "attn_implementation names code"),
         ({"attn_implementation": {"vision": "a/b"}}, "attn_implementation names code"),
-        ({"rope_parameters": {"partial_rotary_factor": 1e9}}, "partial_rotary_factor is 1000000000"),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 1e9}},
+            "rotary_factor is 1000000000",
+        ),
         (json.loads('{"a":' * 40 + "1" + "}" * 40), "too deep"),
     ],
 )
