@@ -232,14 +232,15 @@ class ProcessScorer:
 
             async def live() -> None:
                 nonlocal failure
-                if not is_ready.is_set():
+                is_first = not is_ready.is_set()
+                if is_first:
                     failure = await self._live_once(self._task, is_ready.set)
                 if isinstance(failure, ChildError) and not failure.error and not is_ready.is_set():
                     # Trying prompts out may have brought it down: that shows which when drawn.
                     log.warning("scorer.lost", error=str(failure), next="trying no prompts out")
                     failure = await self._live_once(self._unchecked, is_ready.set)
                 if failure is None:
-                    failure = await self._live_on()
+                    failure = await self._live_on(is_new=not is_first)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(live)
@@ -253,11 +254,18 @@ class ProcessScorer:
         if isinstance(failure, ChildError):
             task_status.started(failure)
 
-    async def _live_on(self) -> ChildError | ConfigError:
-        """Run one process after the other; returns why none can be started any more."""
+    async def _live_on(self, *, is_new: bool) -> ChildError | ConfigError:
+        """Run one process after the other; returns why none can be started any more.
+
+        Args:
+            is_new: there was none before the first of them.
+        """
 
         def tell() -> None:
-            log.info("scorer.restarted", num_processes=self._num_open)
+            nonlocal is_new
+            if not is_new:
+                log.info("scorer.restarted", num_processes=self._num_open)
+            is_new = False
 
         while True:
             failed: ChildError | None = None
