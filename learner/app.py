@@ -210,7 +210,8 @@ async def _serve_once(
             run_dir.inputs,
             model_dir,
             scorer.opened.inputs,
-            is_resumed=resume,
+            # A trainer that died before anything was recorded began nothing.
+            is_resumed=resume and (serving.resume or run_dir.inputs.exists()),
             accept=serving.accept_changed_inputs,
         )
         for warning in scorer.opened.warnings:
