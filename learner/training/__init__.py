@@ -1,1 +1,1 @@
-"""The trainer: a child process that owns the model, the optimizer and their state."""
+"""The training loop: batch, update, weights, checkpoint; and the way back after a crash."""

@@ -1,1 +1,0 @@
-"""Intake: what comes back from nodes is checked, scored, and recorded."""

@@ -1,1 +1,0 @@
-"""The training loop: batch, update, weights, checkpoint; and the way back after a crash."""

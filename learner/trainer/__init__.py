@@ -1,0 +1,1 @@
+"""The trainer: a child process that owns the model, the optimizer and their state."""
