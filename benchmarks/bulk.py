@@ -6,7 +6,7 @@ memory::
 
     python -m benchmarks.bulk --quick
 
-"Verified" means fetched with :func:`~echo2swarm.weights.fetch.fetch_payload`: hashes
+"Verified" means fetched with :func:`~echo2swarm.weights.transfer.fetch.fetch_payload`: hashes
 checked, chunks written, offered to others. Meanwhile, a task in either process
 sleeps for 5 ms again and again, and notes how late it wakes.
 """
@@ -30,15 +30,15 @@ import structlog
 import trio
 
 from benchmarks.harness import Mark, Outcome, column, finish, ratio
-from echo2swarm.identity import load_or_create
-from echo2swarm.network import bulk_tls
+from echo2swarm.system.identity import load_or_create
+from echo2swarm.network.bulk import tls
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.libp2p import open_network
-from echo2swarm.weights.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.lines import Lines
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.store import open_store
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.store.store import open_store
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.manifest import PayloadRef
 
 LOOPBACK: Final = "/ip4/127.0.0.1/tcp/0"
@@ -293,7 +293,7 @@ async def plain_sender(folder: Path, size_bytes: int, *, is_tls: bool) -> None:
     """Send so many bytes to whoever connects."""
     data = random.Random(0).randbytes(PIECE_BYTES)
     is_over = trio.Event()
-    context = bulk_tls.Certificate().accepting()
+    context = tls.Certificate().accepting()
 
     async def serve(stream: trio.abc.Stream) -> None:
         if is_tls:
@@ -318,7 +318,7 @@ async def plain_receiver(folder: Path, size_bytes: int, *, is_tls: bool) -> None
     async with watching() as watch:
         stream: trio.abc.Stream = await trio.open_tcp_stream("127.0.0.1", port)
         if is_tls:
-            stream = trio.SSLStream(stream, bulk_tls.dialling())
+            stream = trio.SSLStream(stream, tls.dialling())
         num_bytes = len(await stream.receive_some(1))
         start_s = time.perf_counter()
         while num_bytes < size_bytes:

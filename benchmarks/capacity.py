@@ -23,7 +23,7 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
     Workload,
@@ -31,10 +31,10 @@ from echo2swarm.capacity import (
     percentile_95,
     provisioned_rollouts_per_s,
 )
-from echo2swarm.cli_errors import run_cli
-from echo2swarm.errors import SwarmError
-from echo2swarm.run_reader import read_run
-from echo2swarm.run_record import busy_share
+from echo2swarm.text.cli_errors import run_cli
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.report.run_reader import read_run
+from echo2swarm.report.run_record import busy_share
 from learner.config import (
     CheckpointTable,
     LearnerConfig,

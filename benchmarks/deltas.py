@@ -25,14 +25,14 @@ import zstandard
 from tokenizers import Tokenizer
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.deltas.blocks import Sparse, apply, encode, word_type
-from echo2swarm.deltas.compute import diff, merge, patch
-from echo2swarm.deltas.sections import Compressor
-from echo2swarm.deltas.stream import read_changes, read_header
-from echo2swarm.deltas.words import word_bytes_of
+from echo2swarm.weights.delta.blocks import Sparse, apply, encode, word_type
+from echo2swarm.weights.delta.compute import diff, merge, patch
+from echo2swarm.weights.delta.sections import Compressor
+from echo2swarm.weights.delta.stream import read_changes, read_header
+from echo2swarm.weights.delta.element_size import word_bytes_of
 from echo2swarm.models.resolve import resolve_model
-from learner.training.messages import Start, TrainGroup, TrainRollout
-from learner.training.worker import open_trainer
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.worker import open_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 RATES: Final = (1e-6, 5e-6, 1e-5)
@@ -133,8 +133,8 @@ def write_types(trainer: object, version: Path) -> None:
     """Write the weights as they would be published in other types."""
     import torch  # noqa: PLC0415 - after the trainer has set the threads
 
-    from learner.training.trainer import Trainer  # noqa: PLC0415
-    from learner.training.weights import model_tensors, write_weights  # noqa: PLC0415
+    from learner.trainer.trainer import Trainer  # noqa: PLC0415
+    from learner.trainer.weights import model_tensors, write_weights  # noqa: PLC0415
 
     assert isinstance(trainer, Trainer)  # noqa: S101
     for dtype in OTHER_TYPES:

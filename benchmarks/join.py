@@ -20,7 +20,7 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.cli_errors import run_cli
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointTable,
     LearnerConfig,

@@ -27,12 +27,12 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
-from echo2swarm.cli_errors import run_cli
-from echo2swarm.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
+from echo2swarm.system.errors import SwarmError
 from learner.demo.settings import TINY_MODEL_DIR
-from learner.training.messages import Start, TrainGroup, TrainRollout
-from learner.training.process import set_threads
-from learner.training.worker import open_trainer
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.environment import set_threads
+from learner.trainer.worker import open_trainer
 from protocols.packed import pack_floats, pack_tokens, unpack_tokens
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Trls:
         transformers: Any = import_module("transformers")
         trl: Any = import_module("trl")
 
-        from learner.training.policy import load_model  # noqa: PLC0415
+        from learner.trainer.policy import load_model  # noqa: PLC0415
 
         args = trl.GRPOConfig(
             output_dir=str(scratch),
@@ -233,7 +233,7 @@ def measure_side(side: str, folder: Path, load: Load) -> Measured:
         else:
             publish_dtype = "float32" if side == OURS else "bfloat16"
             subject = Ours(folder, load, publish_dtype=publish_dtype)
-        from learner.training.hardware import resident_bytes  # noqa: PLC0415
+        from learner.trainer.hardware import resident_bytes  # noqa: PLC0415
 
         loaded_bytes = resident_bytes()
         groups = make_groups(load, subject.vocab_size)

@@ -21,10 +21,10 @@ import click
 import trio
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
-from echo2swarm.cli_errors import run_cli
-from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.text.cli_errors import run_cli
+from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
 from learner.ledger.ledger import Ledger, open_ledger
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec

@@ -1,7 +1,7 @@
 """A broadcast to many peers, simulated: the mesh beside a star, a chain and trees.
 
 The mesh is made of the cores that run in the learner and the nodes, on virtual time
-(:mod:`echo2swarm.broadcast.simulation`). Peers have uplinks of 50 to 1000 Mbit/s, log-uniform,
+(:mod:`benchmarks.mesh_simulation`). Peers have uplinks of 50 to 1000 Mbit/s, log-uniform,
 as spread as contributed machines are. The others are computed, and flattered: a tree knows all
 uplinks beforehand, and loses no time but its chunks' passage; whoever is below a peer that
 dies waits for the star's share of the source at the end::
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.broadcast.bounds import broadcast_bound_s, star_s
-from echo2swarm.broadcast.simulation import PeerSpec, Result, Scenario, simulate
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s, star_s
+from benchmarks.mesh_simulation import PeerSpec, Result, Scenario, simulate
 
 MBIT: Final = 125_000.0
 PAYLOAD_BYTES: Final = 1_000_000_000

@@ -1,7 +1,7 @@
 """A broadcast on virtual time: the real cores, links that are queues, seeded.
 
-Peers pull with :class:`~protocols.chunk_pull.ChunkPull`, the source deals with
-:class:`~echo2swarm.broadcast.dealer.Dealer`. An uplink and a downlink pass one chunk after
+Peers pull with :class:`~protocols.chunk_download.ChunkPull`, the source deals with
+:class:`~echo2swarm.weights.transfer.seeder.Dealer`. An uplink and a downlink pass one chunk after
 the other (store and forward); control messages take the latency and no bandwidth.
 """
 
@@ -15,11 +15,11 @@ from itertools import count
 from math import inf
 from typing import Final
 
-from echo2swarm.broadcast.bounds import broadcast_bound_s
-from echo2swarm.broadcast.dealer import Dealer, DealSettings, Offer
-from echo2swarm.broadcast.news import news_s
-from protocols.chunk_holder import PullSettings
-from protocols.chunk_pull import AskChunk, AskHashes, ChunkPull, DropHolder, Effect, Finished
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
+from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
+from echo2swarm.weights.transfer.have_interval import news_s
+from protocols.chunk_source import PullSettings
+from protocols.chunk_download import AskChunk, AskHashes, ChunkPull, DropHolder, Effect, Finished
 from protocols.chunks import bitmap_of
 from protocols.ids import PeerId
 from protocols.reasons import Reason

@@ -28,9 +28,9 @@ from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
 from benchmarks.wan import Link, Wan, open_wan
-from echo2swarm.cli_errors import run_cli
-from echo2swarm.errors import SwarmError
-from echo2swarm.run_reader import read_run
+from echo2swarm.text.cli_errors import run_cli
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.report.run_reader import read_run
 from learner.config import (
     CheckpointTable,
     LearnerConfig,
@@ -269,7 +269,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    from echo2swarm.run_record import moving_mean  # noqa: PLC0415
+    from echo2swarm.report.run_record import moving_mean  # noqa: PLC0415
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     axes = figure.add_subplot()

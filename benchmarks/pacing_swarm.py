@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.groups import AcceptedRollout, DropReason
-from echo2swarm.dispatch.lease_rules import Ask, DispatchRules, NoWork
-from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
-from echo2swarm.freshness import Freshness, judge
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
+from echo2swarm.scheduling.leases.lease_rules import Ask, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.scheduling.staleness import Freshness, judge
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens

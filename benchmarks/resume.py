@@ -26,7 +26,7 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.cli_errors import run_cli
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointTable,
     LearnerConfig,
@@ -47,7 +47,7 @@ MAX_GROWTH: Final = 0.05
 STEPS_BEFORE_KILL: Final = 5
 ROLES: Final = {
     "learner.cli": "learner",
-    "learner.training": "trainer",
+    "learner.trainer": "trainer",
     "learner.scoring": "scorer",
     "node.cli": "node",
     "node.engine": "engine",

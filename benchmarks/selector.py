@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.capacity import Workload
-from echo2swarm.selection import Effort, Limits, Need, Offer, Selection, select
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection
+from echo2swarm.scheduling.selection import select
 
 SLACK = 1.15
 NUM_ROUNDS = 100

@@ -42,14 +42,14 @@ from benchmarks.capacity import (
 )
 from benchmarks.capacity import Cell as LiveCell
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.cli_errors import run_cli
-from echo2swarm.errors import SwarmError
-from echo2swarm.swarm_sim import text
-from echo2swarm.swarm_sim.cell import Cell, busy_share_after, scenario_of
-from echo2swarm.swarm_sim.results import Result
-from echo2swarm.swarm_sim.scenario import load
-from echo2swarm.swarm_sim.swarm import simulate
-from echo2swarm.swarm_sim.tables import Scenario
+from echo2swarm.text.cli_errors import run_cli
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.simulate import text
+from echo2swarm.simulate.cell import Cell, busy_share_after, scenario_of
+from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.scenario import load
+from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.tables import Scenario
 from learner.demo.signals import until_signal
 
 LARGE: Final = "ten-thousand"

@@ -21,16 +21,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.cli_errors import run_cli
+from echo2swarm.text.cli_errors import run_cli
 from learner.demo.settings import TINY_MODEL_DIR
-from learner.training.messages import Start, TrainGroup, TrainRollout
-from learner.training.worker import open_trainer
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.worker import open_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 if TYPE_CHECKING:
     import torch
 
-    from learner.training.trainer import Trainer
+    from learner.trainer.trainer import Trainer
 
 RECOMMENDED: Final = "decoupled"
 CORRECTIONS: Final = (RECOMMENDED, "none")
@@ -94,7 +94,7 @@ class Sampler:
     def __init__(self) -> None:
         import torch  # noqa: PLC0415 - after the threads are set
 
-        from learner.training.policy import load_model  # noqa: PLC0415
+        from learner.trainer.policy import load_model  # noqa: PLC0415
 
         self._torch = torch
         self._model = load_model(TINY_MODEL_DIR, device=torch.device("cpu"))
@@ -191,7 +191,7 @@ def open_tiny_trainer(correction: str, seed: int) -> "Trainer":
 
 def published(trainer: "Trainer") -> "dict[str, torch.Tensor]":
     """Return the present weights as nodes would get them."""
-    from learner.training.weights import model_tensors  # noqa: PLC0415 - after the threads are set
+    from learner.trainer.weights import model_tensors  # noqa: PLC0415 - after the threads are set
 
     return {
         name: tensor.bfloat16().float() for name, tensor in model_tensors(trainer._model).items()

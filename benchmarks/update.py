@@ -16,8 +16,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from echo2swarm.models.resolve import resolve_model
-from learner.training.messages import Start, TrainGroup, TrainRollout
-from learner.training.worker import open_trainer
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.worker import open_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 SHOTS = "4 + 3 = 7\n8 - 2 = 6\n3 - 5 = -2\n"
@@ -72,7 +72,7 @@ def main() -> None:
         )
     )
     if options.plain:
-        from learner.training.trainer import Trainer  # noqa: PLC0415 - after the threads are set
+        from learner.trainer.trainer import Trainer  # noqa: PLC0415 - after the threads are set
 
         assert isinstance(trainer, Trainer)  # noqa: S101
         trainer._policy.shares_prefixes = False

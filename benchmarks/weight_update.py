@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.cli_errors import run_cli
+from echo2swarm.text.cli_errors import run_cli
 from node.engine.base import EngineEvent, EngineReady, PolicyFiles
 from node.engine.options import Options, TransformersOptions, VllmOptions
 from node.engine.process import ProcessEngine, engine_spec, open_engine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.cli_errors import FAILURE, run_cli
-from echo2swarm.cli_types import FiniteRange
+from echo2swarm.text.cli_errors import FAILURE, run_cli
+from echo2swarm.text.cli_types import FiniteRange
 
 _FOLDER = click.Path(path_type=Path)
 
@@ -60,8 +60,8 @@ def status(
 
     Exits with 0 if the run is well, and with 1 if it has failed or its learner can't be reached.
     """
-    from echo2swarm.status_command import StatusOptions, read_ticket, show_status  # noqa: PLC0415
-    from echo2swarm.ticket_text import is_folder  # noqa: PLC0415
+    from echo2swarm.status.command import StatusOptions, read_ticket, show_status  # noqa: PLC0415
+    from echo2swarm.text.ticket import is_folder  # noqa: PLC0415
 
     if run_dir is None and ticket is not None and is_folder(ticket):
         run_dir = Path(ticket)
@@ -88,7 +88,7 @@ def status(
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON, write nothing.")
 def report(*, run_dir: Path, out_dir: Path | None, as_json: bool) -> None:
     """Write a report of the run in RUN_DIR: figures, plots, and what is missing."""
-    from echo2swarm.report import figures_json, write_report  # noqa: PLC0415
+    from echo2swarm.report.report import figures_json, write_report  # noqa: PLC0415
 
     if as_json:
         click.echo(figures_json(run_dir), nl=False)
@@ -127,11 +127,11 @@ def plan(
     Exits with 1 if nothing that is allowed would keep the learner busy, and says what would.
     """
     if example:
-        from echo2swarm.planning.assumptions import example as example_text  # noqa: PLC0415
+        from echo2swarm.plan.assumptions import example as example_text  # noqa: PLC0415
 
         click.echo(example_text(), nl=False)
         return 0
-    from echo2swarm.planning.plan_command import PlanOptions, show_plan  # noqa: PLC0415
+    from echo2swarm.plan.command import PlanOptions, show_plan  # noqa: PLC0415
 
     if run_dir is None and assumptions is not None and assumptions.is_dir():
         assumptions, run_dir = None, assumptions
@@ -185,7 +185,7 @@ def simulate(
     seed gives the same result. Exits with 1 if the learner got stuck, and says what it lacked.
     """
     if example or is_list:
-        from echo2swarm.swarm_sim import text  # noqa: PLC0415
+        from echo2swarm.simulate import text  # noqa: PLC0415
 
         click.echo(text.example() if example else "\n".join(text.names()), nl=is_list)
         return 0
@@ -193,7 +193,7 @@ def simulate(
         raise click.UsageError(
             "name a SCENARIO; `swarm simulate --list` and `--example` show what there is"
         )
-    from echo2swarm.swarm_sim.command import SimulateOptions, run_scenario  # noqa: PLC0415
+    from echo2swarm.simulate.command import SimulateOptions, run_scenario  # noqa: PLC0415
 
     options = SimulateOptions(
         scenario=scenario,

@@ -27,46 +27,46 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import UploadBudget, bytes_per_s_of
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import ConfigError
-from echo2swarm.identity import Identity, hold_identity
+from echo2swarm.weights.transfer.rate_limit import UploadBudget, bytes_per_s_of
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.network.addresses import with_ports
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.telemetry import events_to
+from echo2swarm.system.logging import events_to
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.library import open_library
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.traffic import Traffic
-from learner.announcing import relay_manifests, sealed_advert, write_ticket
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.traffic import Traffic
+from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
 from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
-from learner.evaluation.questions import num_excluded
-from learner.fitting import check_prompts_fit, longest_question
+from learner.evaluation.held_out import num_excluded
+from learner.run.model_limits import check_prompts_fit, longest_question
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
-from learner.loop.checkpoints import Checkpoints
-from learner.loop.publisher import SwarmPublisher
-from learner.loop.room import until_there_is_room
-from learner.loop.trainer_client import TrainerLostError, open_trainer
-from learner.model_folder import prepare_model
-from learner.nodes.links import Links
-from learner.one_error import one_error_at_a_time
+from learner.training.checkpoints import Checkpoints
+from learner.training.publisher import SwarmPublisher
+from learner.training.wait_for_disk import until_there_is_room
+from learner.training.trainer_client import TrainerLostError, open_trainer
+from learner.run.model_folder import prepare_model
+from learner.state.link_table import Links
+from learner.training.first_error import one_error_at_a_time
 from learner.ports import HeldOut
-from learner.restarts import Restarts
-from learner.resuming import check_changes, choose_checkpoint, take_up, tell_if_done
-from learner.run_dir import RunDir
-from learner.run_inputs import changed_inputs, hold_to_inputs
-from learner.runtime import Learner, Parts
+from learner.run.restarts import Restarts
+from learner.training.resume import check_changes, choose_checkpoint, take_up, tell_if_done
+from learner.run.run_dir import RunDir
+from learner.run.inputs import changed_inputs, hold_to_inputs
+from learner.learner import Learner, Parts
 from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
 from learner.tasks.inputs import Input, differences
-from learner.tracking.metrics import open_metrics
-from learner.tracking.tensorboard import require_tensorboard
-from learner.training.messages import Start
+from learner.status.metrics import open_metrics
+from learner.status.tensorboard import require_tensorboard
+from learner.trainer.messages import Start
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 
 log = structlog.get_logger()
@@ -404,7 +404,7 @@ async def _open_network(
     config: LearnerConfig, identity: Identity, listen: Sequence[str]
 ) -> AsyncIterator[Network]:
     # Imported here: the library takes a second, which no other command should wait for.
-    from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
+    from echo2swarm.network.libp2p.network import open_network  # noqa: PLC0415
 
     async with open_network(
         identity,

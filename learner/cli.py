@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.cli_errors import Rim, run_cli
-from echo2swarm.cli_types import Device, FiniteRange
+from echo2swarm.text.cli_errors import Rim, run_cli
+from echo2swarm.text.cli_types import Device, FiniteRange
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -78,7 +78,7 @@ def serve(
     Prints the ticket that nodes join with. Ctrl-C once finishes the update, saves a
     checkpoint and stops; twice stops at once.
     """
-    from learner.serve_command import ServeOptions, run_serve  # noqa: PLC0415
+    from learner.commands.serve import ServeOptions, run_serve  # noqa: PLC0415
 
     rim.verbose = verbose
     run_serve(
@@ -115,7 +115,7 @@ def init(path: Path) -> None:
 @click.argument("run_dir", type=_FOLDER)
 def ticket(run_dir: Path) -> None:
     """Print the ticket of the run in RUN_DIR; warns if it has expired."""
-    from learner.ticket_command import show_ticket  # noqa: PLC0415
+    from learner.commands.ticket import show_ticket  # noqa: PLC0415
 
     show_ticket(run_dir)
 
@@ -141,7 +141,7 @@ def export(
 
     The folder is loaded again and compared with the checkpoint before it gets its name.
     """
-    from learner.export.command import ExportOptions, run_export  # noqa: PLC0415
+    from learner.commands.export import ExportOptions, run_export  # noqa: PLC0415
 
     rim.verbose = verbose
     run_export(
@@ -198,7 +198,7 @@ def evaluate(
     A MODEL is a run directory, a checkpoint's folder, a model folder, or "base": what the run
     began with. Several are compared with the first, on the same prompts.
     """
-    from learner.evaluation.command import EvalOptions, run_eval  # noqa: PLC0415
+    from learner.commands.eval import EvalOptions, run_eval  # noqa: PLC0415
 
     rim.verbose = verbose
     run_eval(
@@ -250,9 +250,9 @@ def fork(
     as_json: bool,
 ) -> None:
     """Make a new run that begins with a checkpoint of the one in RUN_DIR."""
-    from learner.checkpoints_command import tell_fork  # noqa: PLC0415
-    from learner.forking import ForkOptions  # noqa: PLC0415
-    from learner.forking import fork as make  # noqa: PLC0415
+    from learner.commands.checkpoints import tell_fork  # noqa: PLC0415
+    from learner.commands.fork import ForkOptions  # noqa: PLC0415
+    from learner.commands.fork import fork as make  # noqa: PLC0415
 
     options = ForkOptions(
         source=source,
@@ -271,7 +271,7 @@ def fork(
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def checkpoints(*, run_dir: Path, as_json: bool) -> None:
     """List the checkpoints of the run in RUN_DIR, read to their last byte."""
-    from learner.checkpoints_command import list_checkpoints  # noqa: PLC0415
+    from learner.commands.checkpoints import list_checkpoints  # noqa: PLC0415
 
     list_checkpoints(run_dir, as_json=as_json)
 

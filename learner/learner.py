@@ -17,48 +17,49 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.lease_rules import DispatchRules
-from echo2swarm.dispatch.open_group import Dropped
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules
+from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.network.addresses import host_in
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
-from echo2swarm.rates import Phase, Timeline
-from echo2swarm.weights.traffic import Traffic
-from learner.answering import Answering
+from echo2swarm.system.rates import Phase, Timeline
+from echo2swarm.weights.transfer.traffic import Traffic
+from learner.rollouts.cancel_answers import Answering
 from learner.config import LearnerConfig
-from learner.dispatch.lease_desk import LeaseDesk
-from learner.dispatch.lease_service import LeaseService
-from learner.dispatch.prompts import feed_prompts
-from learner.evaluation.judging import Judge
+from learner.rollouts.lease_desk import LeaseDesk
+from learner.rollouts.lease_service import LeaseService
+from learner.rollouts.prompts import feed_prompts
+from learner.evaluation.verdicts import Judge
 from learner.evaluation.live import LiveEvaluation
 from learner.evaluation.round import EvalPlan
 from learner.evaluation.schedule import Schedule
-from learner.intake.checks import ContentRules
-from learner.intake.rollout_service import RolloutService
+from learner.rollouts.checks import ContentRules
+from learner.rollouts.rollout_service import RolloutService
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
-from learner.loop.checkpoints import Checkpoints
-from learner.loop.publishing import Publishing
-from learner.loop.room import when_there_is_room
-from learner.loop.trainer_client import TrainerLostError
-from learner.loop.training_loop import TrainingLoop
-from learner.nodes.activator import Activator
-from learner.nodes.links import Links
-from learner.nodes.membership import Membership
-from learner.nodes.node_table import NodeTable
-from learner.nodes.probes import ProbeService
+from learner.training.checkpoints import Checkpoints
+from learner.training.publish_queue import Publishing
+from learner.training.wait_for_disk import when_there_is_room
+from learner.training.trainer_client import TrainerLostError
+from learner.training.training_loop import TrainingLoop
+from learner.membership.activator import Activator
+from learner.state.link_table import Links
+from learner.membership.heartbeats import Membership
+from learner.state.node_table import NodeTable
+from learner.membership.probes import ProbeService
 from learner.ports import HeldOut, Publisher, Scorer, Trainer
-from learner.progress import Progress
-from learner.pulse import beat
+from learner.state.progress import Progress
+from learner.status.progress_log import beat
 from learner.scoring.verifier_gate import VerifierGate
-from learner.status_service import StatusService, watch_loop_delay
-from learner.tracking.metrics import Metrics
-from learner.watchdog import Watchdog, facts_of, watch
-from protocols import activation, leases, rollouts, status
+from learner.status.service import StatusService, watch_loop_delay
+from learner.status.metrics import Metrics
+from learner.status.watchdog import Watchdog, facts_of, watch
+from protocols import leases, rollouts, status
+from protocols import heartbeat
 from protocols.ids import PeerId, RunId
 from protocols.leases import MAX_PROMPT_TOKENS
 from protocols.sampling import SamplingParams
@@ -379,9 +380,9 @@ class Learner:
             )
 
         serve(
-            activation.PROTOCOL_ID,
+            heartbeat.PROTOCOL_ID,
             self.membership.answer,
-            (activation.MAX_REQUEST_BYTES, activation.MAX_REPLY_BYTES),
+            (heartbeat.MAX_REQUEST_BYTES, heartbeat.MAX_REPLY_BYTES),
             _ANSWER_S,
             max_per_s=_HEARTBEATS_PER_S,
         )

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 from learner.scoring.messages import Completion, Prompts, Reward
-from learner.training.messages import TrainGroup, Updated
+from learner.trainer.messages import TrainGroup, Updated
 from protocols.ids import PolicyVersion
 from protocols.leases import MAX_PROMPT_TOKENS
 
 
 class Trainer(Protocol):
-    """Owns the model. Every call raises :class:`~echo2swarm.errors.ChildError` if it fails."""
+    """Owns the model. Every call raises :class:`~echo2swarm.system.errors.ChildError` if it fails."""
 
     async def update(self, step: int, groups: Sequence[TrainGroup]) -> Updated:
         """Make one optimizer step from version ``step``."""

@@ -21,39 +21,39 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.allocator import keep_heap_small
-from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
-from echo2swarm.humane import format_bytes
-from echo2swarm.identity import Identity, hold_identity
+from echo2swarm.system.allocator import keep_heap_small
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
+from echo2swarm.text.format import format_bytes
+from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.own_addresses import look_up
-from echo2swarm.weights.library import open_library
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.shunned import Shunned
+from echo2swarm.weights.store.library import open_library
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.banned import Shunned
 from echo2swarm.weights.sync import PolicySync
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.traffic import Traffic
 from node.config import NodeConfig
 from node.control.registry import registered
 from node.control.server import serve_control
 from node.engine.pool import open_engines
-from node.learner_calls import LearnerCalls
-from node.life import Life
-from node.links import Links, OwnCap
-from node.membership import Membership
-from node.neighbours import Neighbours
-from node.orders import Orders
+from node.rollouts.learner_client import LearnerCalls
+from node.membership.lifecycle import Life
+from node.membership.link_reports import Links, OwnCap
+from node.membership.heartbeats import Membership
+from node.membership.neighbours import Neighbours
+from node.control.commands_server import Orders
 from node.owner.disk import DiskMeter
 from node.owner.keeper import OwnerKeeper
-from node.parts import EngineEvents, Obeys, Parts
-from node.prober import Prober
-from node.reporting import report_of
-from node.self_advert import SelfAdvert
-from node.snapshot import EngineNews, NodeView, Viewed
-from node.start import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
-from node.telling import Teller
-from node.worker import Worker
-from protocols.activation import HeartbeatReply
+from node.wiring import EngineEvents, Obeys, Parts
+from node.membership.link_probe import Prober
+from node.membership.report import report_of
+from node.membership.advert import SelfAdvert
+from node.control.snapshot import EngineNews, NodeView, Viewed
+from node.preflight import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
+from node.status_line import Teller
+from node.rollouts.worker import Worker
+from protocols.heartbeat import HeartbeatReply
 from protocols.ids import PolicyVersion, short
 from protocols.lifecycle import Drained, PolicyApplied, StopRequested
 
@@ -83,7 +83,7 @@ def join(config: NodeConfig) -> bool:
 
 async def _join(config: NodeConfig, identity: Identity) -> bool:
     # The library takes a second to import, and is not needed to say what is wrong with options.
-    from echo2swarm.network.libp2p import open_network  # noqa: PLC0415
+    from echo2swarm.network.libp2p.network import open_network  # noqa: PLC0415
 
     advertise = await trio.to_thread.run_sync(look_up, config.advertise)
     stop = trio.Event()

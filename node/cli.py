@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.cli_errors import Rim, run_cli
-from echo2swarm.cli_types import Device, FiniteRange
-from node.cli_control import change, drain, pause, resume, status
+from echo2swarm.text.cli_errors import Rim, run_cli
+from echo2swarm.text.cli_types import Device, FiniteRange
+from node.control.cli import change, drain, pause, resume, status
 from node.cli_machine import doctor, service
 
 
@@ -179,10 +179,10 @@ def join(
     Runs until the run is over. The first Ctrl-C finishes or hands back what is in hand, the
     second stops at once.
     """
-    from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
+    from echo2swarm.system.logging import configure_logging  # noqa: PLC0415
     from node.app import join as join_run  # noqa: PLC0415
-    from node.settings import joining_config  # noqa: PLC0415
-    from node.telling import status_line  # noqa: PLC0415
+    from node.options import joining_config  # noqa: PLC0415
+    from node.status_line import status_line  # noqa: PLC0415
 
     line = status_line() if log_format == "text" else None
     config = joining_config(

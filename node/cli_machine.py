@@ -5,8 +5,8 @@ from typing import Final
 
 import click
 
-from echo2swarm.cli_types import FiniteRange
-from node.cli_control import state_dir_option
+from echo2swarm.text.cli_types import FiniteRange
+from node.control.cli import state_dir_option
 
 
 @click.command(short_help="Check whether this machine would be useful.")
@@ -43,9 +43,9 @@ def doctor(
 
     Each line passes, warns or fails, and says what to do. Ends with 1 if something fails.
     """
-    from echo2swarm.telemetry import configure_logging  # noqa: PLC0415
+    from echo2swarm.system.logging import configure_logging  # noqa: PLC0415
     from node.doctor.command import examine  # noqa: PLC0415
-    from node.settings import make_question  # noqa: PLC0415
+    from node.options import make_question  # noqa: PLC0415
 
     # What it finds is its answer.
     configure_logging(quiet=True)
@@ -89,8 +89,8 @@ def install(
     context: click.Context, *, name: str, only_print: bool, ticket: str, options: tuple[str, ...]
 ) -> None:
     """Write the unit, and the ticket to a file that only you can read."""
-    from node import service_unit  # noqa: PLC0415
-    from node.settings import joining_config, ticket_line  # noqa: PLC0415
+    from node import systemd  # noqa: PLC0415
+    from node.options import joining_config, ticket_line  # noqa: PLC0415
 
     if _PRINT in options:  # join has no such option: it is ours, in the wrong place
         only_print, options = True, tuple(each for each in options if each != _PRINT)
@@ -101,14 +101,14 @@ def install(
     if join is not None:
         given = join.make_context("join", [line, *options], parent=context.find_root()).params
         joining_config(**{key: given[key] for key in given.keys() - _OF_THE_LOG})
-    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
-    unit = service_unit.unit_text(name, paths, command=service_unit.own_command(), options=options)
+    paths = systemd.service_paths(name, config_home=systemd.config_home())
+    unit = systemd.unit_text(name, paths, command=systemd.own_command(), options=options)
     click.echo(f"# {paths.unit}\n{unit}")
     click.echo(f"# {paths.environment} (mode 0600): the ticket")
     if only_print:
         return
     was_there = paths.unit.exists()
-    service_unit.install(paths, unit=unit, ticket=line)
+    systemd.install(paths, unit=unit, ticket=line)
     if was_there:
         click.echo(
             f"\nwritten in place of the one that was there. A node that runs goes by that until:\n"
@@ -128,10 +128,10 @@ def install(
 @_name_option
 def uninstall(*, name: str) -> None:
     """Stop the service, and remove its files."""
-    from node import service_unit  # noqa: PLC0415
+    from node import systemd  # noqa: PLC0415
 
-    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
-    removed = service_unit.uninstall(paths)
+    paths = systemd.service_paths(name, config_home=systemd.config_home())
+    removed = systemd.uninstall(paths)
     click.echo("\n".join(f"removed {path}" for path in removed) or "there was nothing to remove")
 
 
@@ -139,9 +139,9 @@ def uninstall(*, name: str) -> None:
 @_name_option
 def show(*, name: str) -> int:
     """Show the unit as it is written. Ends with 1 if there is none."""
-    from node import service_unit  # noqa: PLC0415
+    from node import systemd  # noqa: PLC0415
 
-    paths = service_unit.service_paths(name, config_home=service_unit.config_home())
+    paths = systemd.service_paths(name, config_home=systemd.config_home())
     if not paths.unit.exists():
         click.echo(f"not installed: there is no {paths.unit}")
         return 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from node.engine.process import EngineSpec
 from node.owner.settings import OwnerSettings
-from node.telling import StatusLine
+from node.status_line import StatusLine
 from protocols.ticket import Ticket
 
 

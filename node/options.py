@@ -8,17 +8,17 @@ from pathlib import Path
 
 import platformdirs
 
-from echo2swarm.broadcast.upload import bytes_per_s_of
-from echo2swarm.errors import UsageError
+from echo2swarm.weights.transfer.rate_limit import bytes_per_s_of
+from echo2swarm.system.errors import UsageError
 from echo2swarm.network.own_addresses import check_advertised, check_listen
-from echo2swarm.ticket_text import typed_ticket
+from echo2swarm.text.ticket import typed_ticket
 from node.config import NodeConfig
 from node.doctor.question import Question
 from node.engine.options import OPTIONS_OF, Options, parse_options
 from node.engine.placement import engine_specs
 from node.owner.hours import parse_hours
 from node.owner.settings import OwnerSettings
-from node.telling import StatusLine
+from node.status_line import StatusLine
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.reasons import Reason

@@ -12,7 +12,7 @@ from typing import Final, NoReturn, TextIO, cast
 import structlog
 import trio
 
-from echo2swarm.humane import bar, format_bytes, format_seconds, printable
+from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
 from node.control.messages import NodeSnapshot, Phase
 
 LOOK_S: Final = 0.5

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import StoreError, UsageError
+from echo2swarm.system.errors import StoreError, UsageError
 
 TICKET_VARIABLE: Final = "ECHO2_TICKET"
 _TIMEOUT_S: Final = 10.0

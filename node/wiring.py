@@ -5,17 +5,17 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
-from echo2swarm.weights.library import VersionLibrary
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
+from echo2swarm.weights.store.library import VersionLibrary
 from echo2swarm.weights.sync import PolicySync
 from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened
-from node.life import Life
-from node.membership import Membership
+from node.membership.lifecycle import Life
+from node.membership.heartbeats import Membership
 from node.owner.settings import OwnerSettings
-from node.remedies import remedy_for
-from node.self_advert import SelfAdvert
-from node.snapshot import EngineNews
-from node.worker import Worker
+from node.owner.remedies import remedy_for
+from node.membership.advert import SelfAdvert
+from node.control.snapshot import EngineNews
+from node.rollouts.worker import Worker
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed
 
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 class Parts:
-    """What the node's life acts on; implements :class:`node.life.Performer`."""
+    """What the node's life acts on; implements :class:`node.membership.lifecycle.Performer`."""
 
     def __init__(self, membership: Membership, worker: Worker) -> None:
         self.announce = membership.announce

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from protocols.chunk_holder import Holder, PullSettings
-from protocols.chunk_order import RarestFirst, Rng
+from protocols.chunk_source import Holder, PullSettings
+from protocols.rarest_first import RarestFirst, Rng
 from protocols.chunks import indices_in
 from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.ids import PeerId

@@ -1,6 +1,6 @@
 """One holder as its downloader sees it: what it was asked for, how quick it is, when it is silent.
 
-Bookkeeping for :mod:`protocols.chunk_pull`.
+Bookkeeping for :mod:`protocols.chunk_download`.
 """
 
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _MAX_PAUSE: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """The numbers in the rules of :mod:`protocols.chunk_pull`."""
+    """The numbers in the rules of :mod:`protocols.chunk_download`."""
 
     min_outstanding: int = 1
     max_outstanding: int = MAX_OUTSTANDING

@@ -4,10 +4,10 @@ The downloader opens a stream to each holder, names a payload, and asks; the hol
 answers, and tells unasked of chunks that it has come to offer since. When it is done with
 a payload, it may name another on the same stream. A holder
 offers only what it has verified. The source of a payload offers less than it has:
-it deals each chunk to one downloader first (:mod:`echo2swarm.broadcast.dealer`),
+it deals each chunk to one downloader first (:mod:`echo2swarm.weights.transfer.seeder`),
 and is told what they hold, whoever they have it from.
 
-Both sides' cores: :mod:`protocols.chunk_pull` and :mod:`protocols.chunk_serve`.
+Both sides' cores: :mod:`protocols.chunk_download` and :mod:`protocols.chunk_upload`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Heartbeat and activation; specification: ``docs/specs/activation.md``.
+"""Heartbeat and activation; specification: ``docs/specs/heartbeat.md``.
 
 A node calls the learner; the learner never dials a node. So a node behind a
 home router needs no open port, and each heartbeat's answer carries what the

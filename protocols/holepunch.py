@@ -1,4 +1,4 @@
-"""Two peers behind routers meet through a third; specification: ``docs/specs/meeting.md``.
+"""Two peers behind routers meet through a third; specification: ``docs/specs/holepunch.md``.
 
 Both have a connection to the *go-between*, who sees from where each of them comes.
 The caller asks it for a peer; it invites that peer, and when the invitation is

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.activation import SessionId
+from protocols.heartbeat import SessionId
 from protocols.codec import Message
 from protocols.manifest import Version
 from protocols.reasons import Reason

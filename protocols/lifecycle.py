@@ -19,7 +19,7 @@ lives; and whether the learner is there, for where a pause ends.
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.errors import LocalProtocolError
 from protocols.ids import PolicyVersion
 

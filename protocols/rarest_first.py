@@ -1,6 +1,6 @@
 """Which chunk to ask a holder for next: the rarest it has, ties at random.
 
-Bookkeeping for :mod:`protocols.chunk_pull`. Each step costs time in proportion
+Bookkeeping for :mod:`protocols.chunk_download`. Each step costs time in proportion
 to the number of holders, whatever the number of chunks.
 """
 

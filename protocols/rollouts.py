@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.activation import SessionId
+from protocols.heartbeat import SessionId
 from protocols.codec import Message
 from protocols.leases import Group, LeaseName, SampleIndex
 from protocols.manifest import Version

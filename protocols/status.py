@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.activation import Count, NodeState, PeerName
+from protocols.heartbeat import Count, NodeState, PeerName
 from protocols.codec import Message, encode
 from protocols.errors import LocalProtocolError
 from protocols.manifest import Version

@@ -14,8 +14,8 @@ import trio
 
 from benchmarks.attacks.registry import attack_of
 from benchmarks.attacks.scene import Order, Scene
-from echo2swarm.disk import write_atomically
-from echo2swarm.telemetry import configure_logging
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.logging import configure_logging
 
 LOOK_S: Final = 0.5
 BEGIN_S: Final = 0.05

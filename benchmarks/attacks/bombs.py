@@ -18,19 +18,19 @@ import trio
 from benchmarks.attacks import procs
 from benchmarks.attacks.wire import new_identity
 from benchmarks.harness import Mark
-from echo2swarm.errors import SwarmError
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.library import open_library
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.traffic import Traffic
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.swarm import LocalSwarm, open_swarm
-from protocols import activation
+from protocols import heartbeat
 from protocols import ticket as ticket_protocol
-from protocols.activation import Directive, Heartbeat, HeartbeatReply
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, RunId
 from protocols.sampling import SamplingParams
@@ -177,7 +177,7 @@ async def _rogue(model: Path, folder: Path) -> AsyncIterator[tuple[str, trio.Eve
     )
 
     async def answer(_: PeerId, data: bytes) -> bytes:
-        beat = decode(data, Heartbeat, max_bytes=activation.MAX_REQUEST_BYTES)
+        beat = decode(data, Heartbeat, max_bytes=heartbeat.MAX_REQUEST_BYTES)
         if beat.applied_version is not None:
             applied.set()
         reply = HeartbeatReply(
@@ -189,7 +189,7 @@ async def _rogue(model: Path, folder: Path) -> AsyncIterator[tuple[str, trio.Eve
             neighbours=(),
         )
         await trio.lowlevel.checkpoint()
-        return encode(reply, max_bytes=activation.MAX_REPLY_BYTES)
+        return encode(reply, max_bytes=heartbeat.MAX_REPLY_BYTES)
 
     async with (
         open_network(identity, (LISTEN,)) as network,
@@ -210,10 +210,10 @@ async def _rogue(model: Path, folder: Path) -> AsyncIterator[tuple[str, trio.Eve
         nursery.start_soon(announcer.run)
         serve_calls(
             network,
-            activation.PROTOCOL_ID,
+            heartbeat.PROTOCOL_ID,
             answer,
-            max_request_bytes=activation.MAX_REQUEST_BYTES,
-            max_reply_bytes=activation.MAX_REPLY_BYTES,
+            max_request_bytes=heartbeat.MAX_REQUEST_BYTES,
+            max_reply_bytes=heartbeat.MAX_REPLY_BYTES,
             timeout_s=10.0,
         )
         ticket = Ticket(

@@ -26,7 +26,7 @@ from benchmarks.attacks.newcomer import GIVE_UP_S, Visit, reach, visit
 from benchmarks.attacks.registry import Attack
 from benchmarks.attacks.scene import Order, Tally
 from benchmarks.attacks.victim import Victim, open_victim
-from echo2swarm.errors import SwarmError
+from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.addresses import join_address
 from learner.config import (
     CheckpointTable,
@@ -40,7 +40,7 @@ from learner.config import (
 from learner.demo.process import SwarmProcess
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.swarm import LocalSwarm, open_swarm
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.ids import PeerId
 from protocols.status import StatusReply
 

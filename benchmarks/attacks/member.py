@@ -10,9 +10,10 @@ import msgspec
 
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire, new_identity
-from echo2swarm.identity import Identity
-from protocols import activation, advert, leases, rollouts
-from protocols.activation import Heartbeat, HeartbeatReply, NodeState
+from echo2swarm.system.identity import Identity
+from protocols import advert, leases, rollouts
+from protocols import heartbeat
+from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.codec import decode
 from protocols.leases import Lease, LeaseReply, LeaseRequest
@@ -70,7 +71,7 @@ class Member:
             "payload_bytes_received": 1,
         }
         reply = await self._call(
-            activation.PROTOCOL_ID, Heartbeat(**(given | fields)), HeartbeatReply
+            heartbeat.PROTOCOL_ID, Heartbeat(**(given | fields)), HeartbeatReply
         )
         self.newest = reply.newest_version
         return reply

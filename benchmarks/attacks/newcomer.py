@@ -8,13 +8,14 @@ import msgspec
 import trio
 
 from benchmarks.attacks.wire import new_identity
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call
-from protocols import activation, advert, status
+from protocols import advert, status
+from protocols import heartbeat
 from protocols import ticket as ticket_protocol
-from protocols.activation import Heartbeat, HeartbeatReply, NodeState
+from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
@@ -92,12 +93,12 @@ async def visit(ticket_line: str) -> Visit:
                     reply = await call(
                         network,
                         ticket.learner_peer,
-                        activation.PROTOCOL_ID,
+                        heartbeat.PROTOCOL_ID,
                         msgspec.msgpack.encode(beat),
-                        max_reply_bytes=activation.MAX_REPLY_BYTES,
+                        max_reply_bytes=heartbeat.MAX_REPLY_BYTES,
                         timeout_s=GIVE_UP_S,
                     )
-                    return decode(reply, HeartbeatReply, max_bytes=activation.MAX_REPLY_BYTES)
+                    return decode(reply, HeartbeatReply, max_bytes=heartbeat.MAX_REPLY_BYTES)
 
                 await network.connect(learner, timeout_s=GIVE_UP_S)
                 await say(NodeState.JOINING)

@@ -25,7 +25,7 @@ from benchmarks.broadcast.results import CaseResult, outcome_of
 from benchmarks.broadcast.swarm import run_swarm
 from benchmarks.harness import finish
 from benchmarks.wan import WanError
-from echo2swarm.extras import install_extra
+from echo2swarm.system.extras import install_extra
 
 STAR_SHARE: Final = 8
 """The star's payload is so much smaller: once it sends, its time grows in proportion."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve
 from protocols.codec import Message
 from protocols.sampling import SamplingParams
 

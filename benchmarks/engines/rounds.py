@@ -14,7 +14,7 @@ import trio
 from tokenizers import Tokenizer
 
 from benchmarks.engines.bare import BareRan, OpenBare, RunBare
-from echo2swarm.children.parent import Child, open_child
+from echo2swarm.processes.parent import Child, open_child
 from node.engine.base import EngineEvent, EngineReady, PolicyFiles
 from node.engine.options import Options, to_argument
 from node.engine.process import ProcessEngine, engine_spec, open_engine

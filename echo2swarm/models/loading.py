@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 
 _MAX_NAMED: Final = 3
 

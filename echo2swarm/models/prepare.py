@@ -8,7 +8,7 @@ nothing is made ready: the line is empty if the model is not on this machine.
 import sys
 from typing import Final, NoReturn
 
-from echo2swarm.errors import SwarmError, UsageError
+from echo2swarm.system.errors import SwarmError, UsageError
 from echo2swarm.models.resolve import find_model, resolve_model
 
 NO_FETCH: Final = "--no-fetch"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.models.embedded import Say, embedded_model_folder, made_model_folder
 from echo2swarm.models.folder import INDEX, WEIGHTS, check_model_folder, indexed_files
 

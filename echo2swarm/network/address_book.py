@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 import structlog
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
 from protocols.errors import MalformedMessageError

@@ -1,7 +1,7 @@
 """The port through which everything above talks to other participants.
 
-Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p` and
-:mod:`echo2swarm.network.memory`. Rules that callers may rely on:
+Two adapters pass the same contract tests: :mod:`echo2swarm.network.libp2p.network` and
+:mod:`tests.fakes.network.memory`. Rules that callers may rely on:
 
 - every method may be cancelled at any checkpoint without harm to other streams: a
   cancelled ``receive`` loses nothing, a cancelled ``send`` costs its own stream;
@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from protocols.gossip import Fate
 from protocols.ids import PeerId
 
@@ -162,7 +162,7 @@ class Network(Protocol):
             info: whom, and where.
             timeout_s: for all addresses together.
             told_by: who named these addresses, if that was a peer: then only some kinds of
-                address are dialled (:mod:`echo2swarm.network.dial_policy`), and only so many
+                address are dialled (:mod:`echo2swarm.network.admission.dial_policy`), and only so many
                 of one who told. None: the run's owner or the person at this machine did, by a
                 ticket or a configuration; that is always followed.
 

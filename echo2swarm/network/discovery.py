@@ -17,12 +17,12 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network import address_book
 from echo2swarm.network.addresses import group_by_peer, merge
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from echo2swarm.network.dial_policy import target_of
+from echo2swarm.network.admission.dial_policy import target_of
 from protocols import advert
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RunId, short

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import structlog
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Handler,
@@ -15,8 +15,8 @@ from echo2swarm.network.base import (
     Validator,
 )
 from echo2swarm.network.served_stream import ServedStream
-from echo2swarm.network.stream_seats import Seat, Seats
-from echo2swarm.network.throttle import Rates, Throttle
+from echo2swarm.network.admission.stream_seats import Seat, Seats
+from echo2swarm.network.admission.throttle import Rates, Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate
 from protocols.ids import PeerId, short

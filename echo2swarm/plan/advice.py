@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil, isfinite
 from typing import Final
 
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Binds,
     Delays,
     Forecast,
@@ -14,8 +14,9 @@ from echo2swarm.capacity import (
     max_publish_every,
     min_staleness,
 )
-from echo2swarm.humane import format_mbit, format_percent, format_rate, format_seconds, printable
-from echo2swarm.selection import Effort, Limits, Need, Offer, Shortfall, select
+from echo2swarm.text.format import format_mbit, format_percent, format_rate, format_seconds, printable
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.selection import select
 
 FREE_BELOW: Final = 1.25
 """Up to this times the need nobody is said to be superfluous: the selector keeps as much."""

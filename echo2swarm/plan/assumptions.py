@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.key_text import comment, default_of, field_docs, summary, toml_of
-from echo2swarm.selection.offers import MAX_OFFERS
-from echo2swarm.strict import convert
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.toml_docs import comment, default_of, field_docs, summary, toml_of
+from echo2swarm.scheduling.selection.offers import MAX_OFFERS
+from echo2swarm.text.toml_tables import convert
 
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]

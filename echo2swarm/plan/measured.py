@@ -6,10 +6,10 @@ from typing import Final
 
 from msgspec import structs
 
-from echo2swarm.capacity.model import MIN_TRAIN_S
-from echo2swarm.errors import ConfigError, StoreError
-from echo2swarm.jsonlines import read_jsonl
-from echo2swarm.planning.assumptions import (
+from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
+from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.system.jsonl import read_jsonl
+from echo2swarm.plan.assumptions import (
     Assumptions,
     LearnerTable,
     LimitsTable,
@@ -18,9 +18,9 @@ from echo2swarm.planning.assumptions import (
     WeightsTable,
     check,
 )
-from echo2swarm.run_reader import read_run
-from echo2swarm.status_client import read_status
-from echo2swarm.status_health import ENDED_PHASES
+from echo2swarm.report.run_reader import read_run
+from echo2swarm.status.client import read_status
+from echo2swarm.status.health import ENDED_PHASES
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Quantity, StatusReply
 

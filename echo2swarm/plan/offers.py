@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from echo2swarm.broadcast.bounds import broadcast_bound_s
-from echo2swarm.planning.assumptions import Assumptions, OfferTable
-from echo2swarm.selection import Limits, Need, Offer, effective
-from echo2swarm.selection.offers import BROADCAST_SLACK
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
+from echo2swarm.plan.assumptions import Assumptions, OfferTable
+from echo2swarm.scheduling.selection import Limits, Need, Offer, effective
+from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
 
 MBIT: Final = 1e6 / 8
 """Bytes."""

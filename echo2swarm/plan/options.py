@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final
 
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
     Workload,
@@ -14,8 +14,8 @@ from echo2swarm.capacity import (
     paper_rollouts_per_s,
     prior,
 )
-from echo2swarm.planning.assumptions import Assumptions
-from echo2swarm.planning.market import (
+from echo2swarm.plan.assumptions import Assumptions
+from echo2swarm.plan.offers import (
     MBIT,
     broadcast_s_of,
     fills,
@@ -23,7 +23,8 @@ from echo2swarm.planning.market import (
     price_of,
     supply_of,
 )
-from echo2swarm.selection import Effort, Limits, Need, Selection, Shortfall, select
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Selection, Shortfall
+from echo2swarm.scheduling.selection import select
 
 _EXACT_LIMIT_S: Final = 3.0
 _MB: Final = 1e6

@@ -12,9 +12,9 @@ from typing import Final
 
 from msgspec import structs
 
-from echo2swarm.planning.assumptions import Assumptions, OfferTable
-from echo2swarm.planning.options import Option, Question, workload_of
-from echo2swarm.selection import Effort, Shortfall
+from echo2swarm.plan.assumptions import Assumptions, OfferTable
+from echo2swarm.plan.options import Option, Question, workload_of
+from echo2swarm.scheduling.selection import Effort, Shortfall
 
 EQUAL_COST: Final = 1.01
 """Of plans this near in cost, the one with the smaller S is taken."""

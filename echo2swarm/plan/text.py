@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from echo2swarm.capacity import Binds
-from echo2swarm.humane import (
+from echo2swarm.scheduling.capacity import Binds
+from echo2swarm.text.format import (
     MISSING,
     format_mbit,
     format_percent,
@@ -18,10 +18,10 @@ from echo2swarm.humane import (
     format_seconds,
     printable,
 )
-from echo2swarm.planning.assumptions import Assumptions
-from echo2swarm.planning.options import Option
-from echo2swarm.planning.plan import Baseline, Plan
-from echo2swarm.selection import Shortfall
+from echo2swarm.plan.assumptions import Assumptions
+from echo2swarm.plan.options import Option
+from echo2swarm.plan.plan import Baseline, Plan
+from echo2swarm.scheduling.selection import Shortfall
 
 
 def plan_json(plan: Plan, assumptions: Assumptions) -> bytes:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from echo2swarm.children.wire import (
+from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     Answer,
@@ -25,7 +25,7 @@ from echo2swarm.children.wire import (
     Kind,
     Progress,
 )
-from echo2swarm.children.worker import OnProgress, end_orphan, write_traceback
+from echo2swarm.processes.worker import OnProgress, end_orphan, write_traceback
 from protocols.framing import FrameDecoder, frame
 
 R = TypeVar("R")

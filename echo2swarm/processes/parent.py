@@ -20,9 +20,9 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.children.log_limit import limit_log
-from echo2swarm.children.oom import num_oom_kills
-from echo2swarm.children.wire import (
+from echo2swarm.processes.log_limit import limit_log
+from echo2swarm.processes.oom import num_oom_kills
+from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
@@ -33,7 +33,7 @@ from echo2swarm.children.wire import (
     Kind,
     Progress,
 )
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from protocols.errors import RemoteProtocolError
 from protocols.framing import FrameDecoder, frame
 from protocols.reasons import Reason
@@ -264,7 +264,7 @@ async def open_child(
     """Run ``python -m module`` as a child for the length of the context.
 
     Args:
-        module: its ``main`` must end in a ``serve`` of :mod:`echo2swarm.children`.
+        module: its ``main`` must end in a ``serve`` of :mod:`echo2swarm.processes`.
         name: for messages, as in ``engine``.
         arguments: command-line arguments of the module.
         env: added to, and overriding, this process's environment.

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 
 import msgspec
 
-from echo2swarm.children.wire import (
+from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
@@ -30,8 +30,8 @@ from echo2swarm.children.wire import (
     Kind,
     Progress,
 )
-from echo2swarm.errors import SwarmError
-from echo2swarm.locales import escape_what_streams_lack
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.locales import escape_what_streams_lack
 from protocols.framing import FrameDecoder, frame
 
 R = TypeVar("R")

@@ -1,0 +1,1 @@
+"""`swarm report`: what a run directory shows of a run, as text, JSON and plots."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from echo2swarm.engine_drift import Contribution, by_engine
-from echo2swarm.humane import table_cell
+from echo2swarm.report.engine_drift import Contribution, by_engine
+from echo2swarm.text.format import table_cell
 
 _HEAD: Final = (
     "How far the logprobs that engines told are from those that the learner computed before it "

@@ -11,19 +11,19 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.engine_drift import by_engine
-from echo2swarm.errors import UsageError
-from echo2swarm.humane import (
+from echo2swarm.report.engine_drift import by_engine
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.format import (
     format_bytes,
     format_percent,
     format_seconds,
     printable,
     table_cell,
 )
-from echo2swarm.report_engines import engines_text
-from echo2swarm.report_plots import write_plots
-from echo2swarm.run_reader import read_run
-from echo2swarm.run_record import (
+from echo2swarm.report.engines import engines_text
+from echo2swarm.report.plots import write_plots
+from echo2swarm.report.run_reader import read_run
+from echo2swarm.report.run_record import (
     WINDOW_STEPS,
     EvalRecord,
     Interval,
@@ -32,7 +32,7 @@ from echo2swarm.run_record import (
     overlap_s,
     reward_gain,
 )
-from echo2swarm.status_view import refusals_text, sort_nodes
+from echo2swarm.status.view import refusals_text, sort_nodes
 from protocols.ids import PeerId, short
 
 _UNKNOWN: Final = "not known"

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.engine_drift import Contribution, Drift, drift_by_peer
-from echo2swarm.errors import StoreError, SwarmError
-from echo2swarm.jsonlines import aside, read_jsonl
-from echo2swarm.run_record import (
+from echo2swarm.report.engine_drift import Contribution, Drift, drift_by_peer
+from echo2swarm.system.errors import StoreError, SwarmError
+from echo2swarm.system.jsonl import aside, read_jsonl
+from echo2swarm.report.run_record import (
     Broadcast,
     EvalRecord,
     Interval,
@@ -24,8 +24,8 @@ from echo2swarm.run_record import (
     Span,
     StepRecord,
 )
-from echo2swarm.shares import Shares, read_shares
-from echo2swarm.status_client import read_status
+from echo2swarm.report.fairness import Shares, read_shares
+from echo2swarm.status.client import read_status
 from protocols.status import StatusReply
 
 LEDGER_FORMATS: Final = (1, 2, 3)

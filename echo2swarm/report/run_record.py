@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from echo2swarm.engine_drift import Contribution
-from echo2swarm.shares import Shares
+from echo2swarm.report.engine_drift import Contribution
+from echo2swarm.report.fairness import Shares
 from protocols.status import NodeStatus, ReasonCount
 
 WINDOW_STEPS: Final = 10

@@ -1,0 +1,1 @@
+"""Scheduling, without I/O: staleness, leases, capacity and the selection of nodes."""

@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from echo2swarm.dispatch.groups import CompleteGroup, DropReason
-from echo2swarm.dispatch.leasing import LeaseState
+from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.lease_book import LeaseState
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 

@@ -6,15 +6,16 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from echo2swarm.capacity import Workload
-from echo2swarm.selection import Effort, Limits, Need, Offer, Selection, effective, select
-from echo2swarm.swarm_sim.accounts import Accounts
-from echo2swarm.swarm_sim.broadcast import BroadcastModel
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.measures import Measures, p95
-from echo2swarm.swarm_sim.members import Member
-from echo2swarm.swarm_sim.node import SimNode
-from echo2swarm.swarm_sim.tables import MBIT_BYTES, Scenario
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection, effective
+from echo2swarm.scheduling.selection import select
+from echo2swarm.simulate.accounts import Accounts
+from echo2swarm.simulate.broadcast import BroadcastModel
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.measures import Measures, p95
+from echo2swarm.simulate.members import Member
+from echo2swarm.simulate.node import SimNode
+from echo2swarm.simulate.tables import MBIT_BYTES, Scenario
 from protocols.ids import PeerId
 
 _AFTER_NEWS_S: Final = 0.2

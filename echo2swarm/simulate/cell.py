@@ -5,8 +5,8 @@ Nodes are all alike and sample for a set time instead of computing, as the sleep
 
 from dataclasses import dataclass
 
-from echo2swarm.swarm_sim.results import Result
-from echo2swarm.swarm_sim.tables import (
+from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.tables import (
     BroadcastTable,
     LearnerTable,
     NodesTable,

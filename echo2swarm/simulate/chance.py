@@ -5,8 +5,8 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
-from echo2swarm.swarm_sim.in_hand import Part
-from echo2swarm.swarm_sim.tables import AnswersTable
+from echo2swarm.simulate.workload import Part
+from echo2swarm.simulate.tables import AnswersTable
 
 _NORMAL: Final = NormalDist()
 _MAX_Z: Final = 8.0

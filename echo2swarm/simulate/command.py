@@ -14,14 +14,14 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from echo2swarm.errors import StoreError
-from echo2swarm.swarm_sim.plots import write_plots
-from echo2swarm.swarm_sim.results import Result
-from echo2swarm.swarm_sim.scenario import load
-from echo2swarm.swarm_sim.swarm import simulate
-from echo2swarm.swarm_sim.tables import Scenario
-from echo2swarm.swarm_sim.text import find
-from echo2swarm.swarm_sim.view import show_result, show_spread
+from echo2swarm.system.errors import StoreError
+from echo2swarm.simulate.plots import write_plots
+from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.scenario import load
+from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.tables import Scenario
+from echo2swarm.simulate.text import find
+from echo2swarm.simulate.view import show_result, show_spread
 
 _FILE_COLUMNS: Final = 110
 """Where the output is a file or a pipe, lines may be so long."""

@@ -8,17 +8,17 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.leasing import LeaseState
-from echo2swarm.rates import Phase
-from echo2swarm.swarm_sim.accounts import Accounts, StepEntry
-from echo2swarm.swarm_sim.chance import sigma_of, spread
-from echo2swarm.swarm_sim.desk import Desk
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.measures import Measures
-from echo2swarm.swarm_sim.tables import Scenario
+from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.system.rates import Phase
+from echo2swarm.simulate.accounts import Accounts, StepEntry
+from echo2swarm.simulate.chance import sigma_of, spread
+from echo2swarm.simulate.lease_desk import Desk
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.measures import Measures
+from echo2swarm.simulate.tables import Scenario
 from protocols.ids import PolicyVersion
 
 

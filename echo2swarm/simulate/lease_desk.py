@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Final
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.groups import AcceptedRollout, DropReason
-from echo2swarm.dispatch.lease_rules import Ask, NoWork
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState, SampleKey
-from echo2swarm.dispatch.open_group import Dropped
-from echo2swarm.freshness import Freshness, judge
-from echo2swarm.swarm_sim.accounts import Accounts
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.measures import Measures
-from echo2swarm.swarm_sim.members import Member
-from echo2swarm.swarm_sim.node import SimNode, Submission
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
+from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState, SampleKey
+from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.simulate.accounts import Accounts
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.measures import Measures
+from echo2swarm.simulate.members import Member
+from echo2swarm.simulate.node import SimNode, Submission
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 

@@ -2,8 +2,8 @@
 
 from statistics import median
 
-from echo2swarm.capacity import RecentValues, percentile_95
-from echo2swarm.rates import WindowSum
+from echo2swarm.scheduling.capacity import RecentValues, percentile_95
+from echo2swarm.system.rates import WindowSum
 
 WINDOW_S = 300.0
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from echo2swarm.selection import Offer
-from echo2swarm.selection.hysteresis import Dwell
-from echo2swarm.selection.speed import Presence, Speed, SpeedMeter
-from echo2swarm.swarm_sim.node import SimNode
+from echo2swarm.scheduling.selection import Offer
+from echo2swarm.scheduling.selection.hysteresis import Dwell
+from echo2swarm.scheduling.selection.speed import Presence, Speed, SpeedMeter
+from echo2swarm.simulate.node import SimNode
 from protocols.ids import PeerId
 
 _BROADCASTS_KEPT: Final = 8

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from echo2swarm.swarm_sim.chance import Answers, sigma_of, spread
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.in_hand import InHand, Part
-from echo2swarm.swarm_sim.tables import NodesTable
+from echo2swarm.simulate.chance import Answers, sigma_of, spread
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.workload import InHand, Part
+from echo2swarm.simulate.tables import NodesTable
 from protocols.ids import PeerId
 from protocols.leases import Lease
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
-from echo2swarm.swarm_sim.chance import Answers, sigma_of, spread
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.node import LearnerSide, SimNode
-from echo2swarm.swarm_sim.tables import EventTable, NodesTable, Scenario
+from echo2swarm.simulate.chance import Answers, sigma_of, spread
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.node import LearnerSide, SimNode
+from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
 from protocols.ids import PeerId
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from echo2swarm.capacity import Forecast
+from echo2swarm.scheduling.capacity import Forecast
 
 
 class KindResult(msgspec.Struct, frozen=True, kw_only=True):

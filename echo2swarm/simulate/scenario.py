@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.nearest import suggest
-from echo2swarm.strict import convert
-from echo2swarm.swarm_sim.tables import (
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.suggest import suggest
+from echo2swarm.text.toml_tables import convert
+from echo2swarm.simulate.tables import (
     MAX_NODES,
     EventKind,
     EventTable,

@@ -6,11 +6,11 @@ from enum import StrEnum
 from math import fsum
 from typing import TypeVar
 
-from echo2swarm.capacity import Delays, Workload, forecast
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.swarm_sim.accounts import Accounts, Fate
-from echo2swarm.swarm_sim.results import ForecastResult, KindResult, Result, StepResult
-from echo2swarm.swarm_sim.tables import Scenario
+from echo2swarm.scheduling.capacity import Delays, Workload, forecast
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.simulate.accounts import Accounts, Fate
+from echo2swarm.simulate.results import ForecastResult, KindResult, Result, StepResult
+from echo2swarm.simulate.tables import Scenario
 from protocols.reasons import Reason
 
 Name = TypeVar("Name", bound=StrEnum)

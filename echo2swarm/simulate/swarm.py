@@ -5,26 +5,26 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.lease_rules import DispatchRules
-from echo2swarm.dispatch.leasing import LeaseState
-from echo2swarm.selection.speed import Presence
-from echo2swarm.swarm_sim.accounts import Accounts, KindCount, StepEntry
-from echo2swarm.swarm_sim.activation import Activation
-from echo2swarm.swarm_sim.broadcast import BroadcastModel
-from echo2swarm.swarm_sim.chance import Answers
-from echo2swarm.swarm_sim.desk import Desk
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.learner import Loop
-from echo2swarm.swarm_sim.measures import Measures
-from echo2swarm.swarm_sim.members import Member
-from echo2swarm.swarm_sim.node import SimNode, Submission
-from echo2swarm.swarm_sim.population import Population
-from echo2swarm.swarm_sim.results import Result
-from echo2swarm.swarm_sim.scenario import check
-from echo2swarm.swarm_sim.summary import summarize
-from echo2swarm.swarm_sim.tables import Scenario
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules
+from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.scheduling.selection.speed import Presence
+from echo2swarm.simulate.accounts import Accounts, KindCount, StepEntry
+from echo2swarm.simulate.activation import Activation
+from echo2swarm.simulate.broadcast import BroadcastModel
+from echo2swarm.simulate.chance import Answers
+from echo2swarm.simulate.lease_desk import Desk
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.learner import Loop
+from echo2swarm.simulate.measures import Measures
+from echo2swarm.simulate.members import Member
+from echo2swarm.simulate.node import SimNode, Submission
+from echo2swarm.simulate.population import Population
+from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.scenario import check
+from echo2swarm.simulate.summary import summarize
+from echo2swarm.simulate.tables import Scenario
 from protocols.ids import PeerId
 from protocols.sampling import SamplingParams
 

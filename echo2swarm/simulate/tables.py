@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from echo2swarm.strict import Name
+from echo2swarm.text.toml_tables import Name
 from protocols.leases import MAX_GROUPS
 
 MBIT_BYTES: Final = 125_000.0

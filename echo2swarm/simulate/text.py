@@ -1,6 +1,6 @@
 """Scenarios explained: a commented one to begin with, and the tables of ``docs/simulate.md``.
 
-``python -m echo2swarm.swarm_sim.text docs/simulate.md`` brings those up to date.
+``python -m echo2swarm.simulate.text docs/simulate.md`` brings those up to date.
 """
 
 import sys
@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.errors import UsageError
-from echo2swarm.key_text import (
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.toml_docs import (
     comment,
     field_docs,
     key_table,
@@ -18,12 +18,12 @@ from echo2swarm.key_text import (
     toml_of,
     with_generated,
 )
-from echo2swarm.nearest import suggest
-from echo2swarm.strict import table_type
-from echo2swarm.swarm_sim.scenario import load
-from echo2swarm.swarm_sim.tables import EventTable, NodesTable, Scenario, Table
+from echo2swarm.text.suggest import suggest
+from echo2swarm.text.toml_tables import table_type
+from echo2swarm.simulate.scenario import load
+from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario, Table
 
-MODULE: Final = "echo2swarm.swarm_sim.text"
+MODULE: Final = "echo2swarm.simulate.text"
 FOLDER: Final = Path(__file__).parent / "scenarios"
 EXAMPLE: Final = "home"
 _HEAD: Final = """\

@@ -1,0 +1,1 @@
+"""`swarm status`: ask a learner for its status, and show it."""

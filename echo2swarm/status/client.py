@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import trio
 
-from echo2swarm.errors import NetworkError, StoreError, UsageError
+from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, call
 from protocols import advert

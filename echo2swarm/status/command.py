@@ -16,13 +16,13 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from echo2swarm.errors import SwarmError, UsageError
-from echo2swarm.humane import printable
-from echo2swarm.status_client import read_status
-from echo2swarm.status_health import ENDED_PHASES, is_healthy
-from echo2swarm.status_view import status_view
-from echo2swarm.telemetry import configure_logging
-from echo2swarm.ticket_text import typed_ticket
+from echo2swarm.system.errors import SwarmError, UsageError
+from echo2swarm.text.format import printable
+from echo2swarm.status.client import read_status
+from echo2swarm.status.health import ENDED_PHASES, is_healthy
+from echo2swarm.status.view import status_view
+from echo2swarm.system.logging import configure_logging
+from echo2swarm.text.ticket import typed_ticket
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.status import StatusReply
@@ -101,7 +101,7 @@ async def _source(options: StatusOptions) -> AsyncIterator[Look]:
     """Yield what answers: the learner, or the file it writes."""
     if options.ticket is not None:
         # Here, since libp2p takes a second to load, and a file needs none of it.
-        from echo2swarm.status_network import open_client  # noqa: PLC0415
+        from echo2swarm.status.connect import open_client  # noqa: PLC0415
 
         async with open_client(options.ticket) as client:
 

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.identity import Identity
-from echo2swarm.network.libp2p import open_network
-from echo2swarm.status_client import StatusClient
+from echo2swarm.system.identity import Identity
+from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.status.client import StatusClient
 from protocols.ticket import Ticket
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from echo2swarm.rates import Phase
+from echo2swarm.system.rates import Phase
 from protocols.status import StatusReply
 
 STALE_AFTER_S: Final = 15.0

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from echo2swarm.humane import (
+from echo2swarm.text.format import (
     MISSING,
     bar,
     format_bytes,
@@ -27,11 +27,11 @@ from echo2swarm.humane import (
     printable,
     rod,
 )
-from echo2swarm.rates import Phase
-from echo2swarm.status_evaluation import evaluation_facts
-from echo2swarm.status_health import ENDED_PHASES, STALE_AFTER_S
-from echo2swarm.status_outlook import forecast_text, outlook_facts
-from protocols.activation import Directive, NodeState
+from echo2swarm.system.rates import Phase
+from echo2swarm.status.view_evaluation import evaluation_facts
+from echo2swarm.status.health import ENDED_PHASES, STALE_AFTER_S
+from echo2swarm.status.view_capacity import forecast_text, outlook_facts
+from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Reachability, ReasonCount, StatusReply
 

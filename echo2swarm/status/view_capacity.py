@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from echo2swarm.humane import format_percent, format_rate, format_seconds
+from echo2swarm.text.format import format_percent, format_rate, format_seconds
 from protocols.status import Outlook, Quantity
 
 _BINDS: Final = {

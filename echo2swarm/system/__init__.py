@@ -1,0 +1,1 @@
+"""What the operating system gives: files, logs, errors, devices, identity, change events."""

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from protocols.ids import PeerId, peer_id_of
 
 _MAGIC: Final = b"echo2-identity-1\n"

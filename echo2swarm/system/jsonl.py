@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 
 
 class JsonLines:

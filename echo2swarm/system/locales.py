@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from io import TextIOWrapper
 from typing import Final
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 
 _UTF8_MODE: Final = "PYTHONUTF8"
 _MAX_SHOWN_CHARS: Final = 200

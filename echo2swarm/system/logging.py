@@ -19,8 +19,8 @@ from typing import Any, Final, Protocol
 import structlog
 from structlog.typing import Processor
 
-from echo2swarm.jsonlines import JsonLines, read_jsonl
-from echo2swarm.log_budget import LogBudget
+from echo2swarm.system.jsonl import JsonLines, read_jsonl
+from echo2swarm.system.log_budget import LogBudget
 
 __all__ = ["JsonLines", "TextRenderer", "configure_logging", "events_to", "read_jsonl"]
 

@@ -1,0 +1,1 @@
+"""Words for people: formatting, suggestions, errors and options of the command line."""

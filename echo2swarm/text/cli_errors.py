@@ -23,8 +23,8 @@ from typing import Final, NoReturn
 
 import click
 
-from echo2swarm.errors import SwarmError, UsageError
-from echo2swarm.locales import check_arguments, escape_what_streams_lack, use_utf8
+from echo2swarm.system.errors import SwarmError, UsageError
+from echo2swarm.system.locales import check_arguments, escape_what_streams_lack, use_utf8
 from protocols.errors import LocalProtocolError, ProtocolError
 
 FAILURE: Final = 1

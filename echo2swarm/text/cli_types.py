@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from echo2swarm.devices import DEVICES, is_device
+from echo2swarm.system.devices import DEVICES, is_device
 
 
 class FiniteRange(click.FloatRange):

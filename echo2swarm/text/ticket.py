@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from protocols.ticket import MAX_BYTES, PREFIX
 
 TICKET_FILE: Final = "ticket.txt"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import tomli_w
 
-from echo2swarm.strict import choices_of
+from echo2swarm.text.toml_tables import choices_of
 
 _WIDTH: Final = 88
 _TAG: Final = re.compile("<(?=[a-z/])")

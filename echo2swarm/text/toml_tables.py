@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.locales import is_text
-from echo2swarm.nearest import suggest
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.locales import is_text
+from echo2swarm.text.suggest import suggest
 
 S = TypeVar("S", bound=msgspec.Struct)
 

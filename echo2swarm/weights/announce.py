@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import call, serve_calls
 from protocols import manifest as manifest_protocol

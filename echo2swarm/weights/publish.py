@@ -13,9 +13,9 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights.library import HeldVersion, VersionLibrary
-from echo2swarm.weights.offers import offer_deltas
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
+from echo2swarm.weights.delta.offered import offer_deltas
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from protocols.manifest import Delta, PayloadRef, PolicyManifest

@@ -18,17 +18,17 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import DownloadBudget
-from echo2swarm.errors import DoesNotFitError, NetworkError, StoreError
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.system.errors import DoesNotFitError, NetworkError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
-from echo2swarm.weights.fetch import FetchProgress, HoldersSource
-from echo2swarm.weights.library import HeldVersion, VersionLibrary
-from echo2swarm.weights.lines import Lines
-from echo2swarm.weights.obtain import Obtainer
-from echo2swarm.weights.shunned import Shunned
-from echo2swarm.weights.traffic import Traffic
-from protocols.activation import MAX_REPORTS, PeerReport
+from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
+from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.update import Obtainer
+from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.traffic import Traffic
+from protocols.heartbeat import MAX_REPORTS, PeerReport
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Fate, ManifestGate
 from protocols.ids import PeerId, PolicyVersion, short

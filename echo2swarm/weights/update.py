@@ -8,9 +8,9 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import DownloadBudget
-from echo2swarm.errors import StoreError
-from echo2swarm.weights.arrival import (
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.update_plan import (
     Bridged,
     Facts,
     Patched,
@@ -20,14 +20,14 @@ from echo2swarm.weights.arrival import (
     is_still_offered,
     is_worth_finishing,
 )
-from echo2swarm.weights.fetch import FetchProgress, HoldersSource, fetch_payload
-from echo2swarm.weights.library import VersionLibrary
-from echo2swarm.weights.lines import Lines
-from echo2swarm.weights.names import check_names
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.rebuild import CODECS, rebuild
-from echo2swarm.weights.shunned import Shunned
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource, fetch_payload
+from echo2swarm.weights.store.library import VersionLibrary
+from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.file_names import check_names
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.delta.apply import CODECS, rebuild
+from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
 from protocols.manifest import Delta, PayloadRef, PolicyManifest, base_of

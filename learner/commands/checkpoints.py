@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import msgspec
 
-from echo2swarm.humane import format_bytes
-from learner.checkpoint_store import Unreadable, fault_of
-from learner.forking import Forked
-from learner.run_dir import RunDir, read_run_dir
+from echo2swarm.text.format import format_bytes
+from learner.run.checkpoint_store import Unreadable, fault_of
+from learner.commands.fork import Forked
+from learner.run.run_dir import RunDir, read_run_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,14 +14,14 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.errors import UsageError
-from echo2swarm.telemetry import configure_logging
+from echo2swarm.system.errors import UsageError
+from echo2swarm.system.logging import configure_logging
 from learner.config import LearnerConfig
 from learner.evaluation.evaluator import Plan, Policy, Rewards, evaluate, open_engine
 from learner.evaluation.progress import ProgressLine
-from learner.evaluation.questions import draw_held_out, num_excluded
+from learner.evaluation.held_out import draw_held_out, num_excluded
 from learner.evaluation.report import as_json, as_table
-from learner.export.command import export
+from learner.commands.export import export
 from learner.export.source import (
     BASE,
     Run,
@@ -31,9 +31,9 @@ from learner.export.source import (
     is_model_folder,
     read_run,
 )
-from learner.model_folder import prepare_model
-from learner.run_dir import RunDir
-from learner.run_inputs import read_inputs
+from learner.run.model_folder import prepare_model
+from learner.run.run_dir import RunDir
+from learner.run.inputs import read_inputs
 from learner.scoring.client import ProcessScorer, open_scorer
 from learner.tasks.inputs import Input, differences
 from protocols.sampling import SamplingParams

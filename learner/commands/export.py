@@ -13,17 +13,17 @@ import click
 import msgspec
 import trio
 
-from echo2swarm.children.parent import open_child
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError, DiskFullError, StoreError, UsageError
-from echo2swarm.humane import format_bytes
-from echo2swarm.telemetry import configure_logging
+from echo2swarm.processes.parent import open_child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, UsageError
+from echo2swarm.text.format import format_bytes
+from echo2swarm.system.logging import configure_logging
 from learner.export.card import model_card
 from learner.export.messages import Export, Exported
 from learner.export.source import Trained, hold_checkpoint
-from learner.model_folder import prepare_model
+from learner.run.model_folder import prepare_model
 
-_MODULE: Final = "learner.training.export_worker"
+_MODULE: Final = "learner.trainer.export_worker"
 _NAME: Final = "export"
 
 

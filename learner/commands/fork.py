@@ -16,16 +16,16 @@ from pathlib import Path
 
 import trio
 
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import ConfigError, StoreError, UsageError
-from learner.checkpoint_store import Checkpoint, fault_of
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import ConfigError, StoreError, UsageError
+from learner.run.checkpoint_store import Checkpoint, fault_of
 from learner.config import LearnerConfig
 from learner.config.file import load, resolved
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import Beginning
 from learner.ledger.resume import beginning_at
-from learner.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
-from learner.run_inputs import (
+from learner.run.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
+from learner.run.inputs import (
     Recorded,
     changed_inputs,
     changes_on_disk,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.errors import StoreError, UsageError
-from learner.run_dir import RunDir
+from echo2swarm.system.errors import StoreError, UsageError
+from learner.run.run_dir import RunDir
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.reasons import Reason

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.config.tables import LearnerConfig
 
 _ANOTHER_RUN: Final = frozenset(

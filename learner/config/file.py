@@ -2,7 +2,7 @@
 
 The first of these that has a key wins. A flag is ``table.key=value``; the
 environment's form of it is ``ECHO2_TABLE__KEY=value``. Whatever is wrong is one
-:class:`~echo2swarm.errors.ConfigError` that names the key and where it stands.
+:class:`~echo2swarm.system.errors.ConfigError` that names the key and where it stands.
 """
 
 import os
@@ -15,9 +15,9 @@ from typing import Any, Final
 import msgspec
 import tomli_w
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.strict import accepts, convert, table_type
-from echo2swarm.text_files import why_not_utf8, without_mark
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.toml_tables import accepts, convert, table_type
+from echo2swarm.system.text_files import why_not_utf8, without_mark
 from learner.config.checks import check
 from learner.config.presets import PRESETS
 from learner.config.tables import LearnerConfig, TrainerTable

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import ConfigError, UsageError
+from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.models.folder import check_model_folder
 from echo2swarm.models.resolve import EMBEDDED, is_hub_id
 from echo2swarm.network.own_addresses import look_up

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from echo2swarm.strict import Name
+from echo2swarm.text.toml_tables import Name
 from learner.config.presets import Importance, KlEstimator, LengthNorm, Level, Preset
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]

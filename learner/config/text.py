@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.errors import ConfigError, StoreError
-from echo2swarm.key_text import (
+from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.text.toml_docs import (
     comment,
     default_of,
     field_docs,
@@ -22,7 +22,7 @@ from echo2swarm.key_text import (
     toml_of,
     with_generated,
 )
-from echo2swarm.strict import table_type
+from echo2swarm.text.toml_tables import table_type
 from learner.config.tables import LearnerConfig, Table
 from learner.tasks.base import TaskOptions
 from learner.tasks.prompting import PromptOptions

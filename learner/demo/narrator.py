@@ -9,10 +9,10 @@ from typing import Final
 
 from rich.text import Text
 
-from echo2swarm.humane import bar, format_bytes, format_seconds, printable
-from echo2swarm.rates import Phase
-from echo2swarm.run_record import StepRecord
-from protocols.activation import NodeState
+from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
+from echo2swarm.system.rates import Phase
+from echo2swarm.report.run_record import StepRecord
+from protocols.heartbeat import NodeState
 from protocols.status import NodeStatus, StatusReply
 
 SILENCE_S: Final = 10.0

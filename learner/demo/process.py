@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.humane import printable
+from echo2swarm.text.format import printable
 
 TAG_VARIABLE: Final = "ECHO2_STARTED_BY"
 """Set for every process of a swarm, inherited by their children: how they are found again."""

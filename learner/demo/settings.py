@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from learner.config import (
     CheckpointTable,
     LearnerConfig,

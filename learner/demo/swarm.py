@@ -15,8 +15,8 @@ import msgspec
 import tomli_w
 import trio
 
-from echo2swarm.errors import SwarmError
-from echo2swarm.jsonlines import read_jsonl
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.jsonl import read_jsonl
 from learner.config import LearnerConfig
 from learner.demo.process import (
     TAG_VARIABLE,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from echo2swarm.run_record import WINDOW_STEPS, reward_gain
+from echo2swarm.report.run_record import WINDOW_STEPS, reward_gain
 
 MIN_GAIN: Final = 0.2
 """By how much the mean reward must have risen, of 1."""

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.engine_messages import Completion, Generate, Generated, LoadPolicy, PolicyLoaded
-from echo2swarm.errors import SwarmError
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.processes.engine_messages import Completion, Generate, Generated, LoadPolicy, PolicyLoaded
+from echo2swarm.system.errors import SwarmError
 from echo2swarm.models.cache import torch_env
-from learner.evaluation.questions import sample_seed
+from learner.evaluation.held_out import sample_seed
 from learner.ports import Scorer
 from learner.scoring.messages import Completion as ToScore
 from learner.scoring.messages import Prompt, sha256_of_prompt

@@ -3,8 +3,8 @@
 from math import inf
 from typing import Final
 
-from learner.nodes.node_table import NodeTable
-from protocols.activation import Directive
+from learner.state.node_table import NodeTable
+from protocols.heartbeat import Directive
 from protocols.ids import PeerId
 
 LONELY_S: Final = 30.0

@@ -16,27 +16,27 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.lease_rules import Ask
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
-from echo2swarm.errors import SwarmError
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.lease_rules import Ask
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.jsonl import JsonLines
 from learner.config import EvalTable
-from learner.dispatch.lease_desk import tell_ended
-from learner.dispatch.prompts import usable_prompts
+from learner.rollouts.lease_desk import tell_ended
+from learner.rollouts.prompts import usable_prompts
 from learner.evaluation.evaluators import Evaluators
-from learner.evaluation.judging import Judge
+from learner.evaluation.verdicts import Judge
 from learner.evaluation.point import point_of
-from learner.evaluation.questions import draw_held_out
+from learner.evaluation.held_out import draw_held_out
 from learner.evaluation.round import Asker, EvalPlan, Round
 from learner.evaluation.schedule import Schedule
-from learner.evaluation.telling import Teller
+from learner.evaluation.metrics import Teller
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
-from learner.nodes.node_table import NodeTable
+from learner.state.node_table import NodeTable
 from learner.ports import HeldOut
-from learner.progress import Progress
+from learner.state.progress import Progress
 from learner.scoring.messages import Prompt
 from protocols.ids import LeaseId, PeerId, PolicyVersion, short
 from protocols.leases import Lease

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.jsonl import JsonLines
 from learner.evaluation.point import Point
 from learner.evaluation.round import Round
 from learner.ledger.evaluations import Outcome

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import click
 
-from echo2swarm.humane import format_seconds
+from echo2swarm.text.format import format_seconds
 
 _EVERY_S = 0.5
 _EVERY_SHARE = 0.1

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final, NamedTuple
 
-from echo2swarm.dispatch.late_leases import late_at_s
-from echo2swarm.dispatch.lease_rules import MAX_LEASE_PROMPT_BYTES
-from echo2swarm.dispatch.leasing import (
+from echo2swarm.scheduling.leases.late_leases import late_at_s
+from echo2swarm.scheduling.leases.lease_rules import MAX_LEASE_PROMPT_BYTES
+from echo2swarm.scheduling.leases.lease_book import (
     LeaseBook,
     LeaseEnded,
     LeaseRecord,
     LeaseState,
     SampleKey,
 )
-from echo2swarm.dispatch.pace import PaceBook
-from learner.evaluation.questions import sample_seed
+from echo2swarm.scheduling.leases.node_pace import PaceBook
+from learner.evaluation.held_out import sample_seed
 from learner.scoring.messages import Prompt, sha256_of_prompt
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease, LeasedGroup, SampleSpec

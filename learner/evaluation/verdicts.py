@@ -1,6 +1,6 @@
 """Judges what nodes submit for an evaluation: checks, scores, records.
 
-Beside :mod:`learner.intake.rollout_service`, which does so for training: nothing that comes by
+Beside :mod:`learner.rollouts.rollout_service`, which does so for training: nothing that comes by
 a lease of an evaluation gets there.
 """
 
@@ -14,10 +14,10 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, SampleKey
-from echo2swarm.errors import ChildError
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
+from echo2swarm.system.errors import ChildError
 from learner.evaluation.round import FIRST_GROUP, Answer, Round
-from learner.intake.checks import (
+from learner.rollouts.checks import (
     ContentRules,
     Refusal,
     check_content,
@@ -25,7 +25,7 @@ from learner.intake.checks import (
     key_of,
 )
 from learner.ledger.ledger import Ledger
-from learner.nodes.node_table import NodeTable
+from learner.state.node_table import NodeTable
 from learner.ports import Scorer
 from learner.scoring.messages import Completion, Fault, Reward
 from learner.scoring.verdicts import refusal_of

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import StoreError, UsageError
-from learner.checkpoint_store import POSITION, Checkpoint, fault_of
+from echo2swarm.system.errors import StoreError, UsageError
+from learner.run.checkpoint_store import POSITION, Checkpoint, fault_of
 from learner.config import LearnerConfig
 from learner.config import file as config_file
-from learner.run_dir import RunDir, read_run_dir
+from learner.run.run_dir import RunDir, read_run_dir
 
 BASE: Final = "base"
 _MODEL_CONFIG: Final = "config.json"

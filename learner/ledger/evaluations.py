@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
-from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState, SampleKey
+from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState, SampleKey
 from learner.evaluation.round import FIRST_GROUP, Answer, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import LeaseId, PeerId, PolicyVersion

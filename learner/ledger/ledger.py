@@ -18,12 +18,12 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.groups import AcceptedRollout
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, SampleKey
-from echo2swarm.dispatch.open_group import Dropped
-from echo2swarm.errors import StoreError
-from learner.intake.checks import Refusal
+from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.groups import AcceptedRollout
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
+from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.system.errors import StoreError
+from learner.rollouts.checks import Refusal
 from learner.ledger import resume as ledger_resume
 from learner.ledger.evaluations import Evaluations
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, set_meta

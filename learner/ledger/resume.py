@@ -9,12 +9,12 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Final
 
-from echo2swarm.dispatch.batcher import Batch, in_order
-from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from echo2swarm.dispatch.leasing import MAX_REMEMBERED, LeaseRecord, LeaseState
-from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW
-from echo2swarm.errors import StoreError
-from echo2swarm.freshness import Freshness, judge
+from echo2swarm.scheduling.leases.batcher import Batch, in_order
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.prompt_queue import MAX_PASSED, WINDOW
+from echo2swarm.system.errors import StoreError
+from echo2swarm.scheduling.staleness import Freshness, judge
 from learner.ledger.evaluations import forget_after
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
 from learner.scoring.messages import MAX_REWARD

@@ -15,15 +15,16 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.selection import Effort, Limits, Need, Offer, Selection, select
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection
+from echo2swarm.scheduling.selection import select
 from learner.config import SelectorTable
-from learner.nodes.links import Links
-from learner.nodes.market import limits_of, need_of, offers_of
-from learner.nodes.node import UNABLE, Node
-from learner.nodes.node_table import NodeTable
-from learner.progress import Progress
-from protocols.activation import Directive, NodeState
+from learner.state.link_table import Links
+from learner.membership.offers import limits_of, need_of, offers_of
+from learner.state.node import UNABLE, Node
+from learner.state.node_table import NodeTable
+from learner.state.progress import Progress
+from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId, short
 
 SELECT_EVERY_S: Final = 5.0

@@ -6,7 +6,7 @@ from importlib.metadata import version as installed_version
 
 import structlog
 
-from echo2swarm.identity import Identity
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
 from protocols import advert as advert_protocol
 from protocols import ticket as ticket_protocol

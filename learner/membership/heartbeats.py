@@ -7,17 +7,17 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.humane import printable
-from learner.dispatch.lease_desk import LeaseDesk
+from echo2swarm.system.change_event import Bell
+from echo2swarm.text.format import printable
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
-from learner.nodes.activator import Activator
-from learner.nodes.links import TICK_S, Links
-from learner.nodes.node import News, Node
-from learner.nodes.node_table import TWIN_WARNING, NodeTable
-from learner.progress import Progress
+from learner.membership.activator import Activator
+from learner.state.link_table import TICK_S, Links
+from learner.state.node import News, Node
+from learner.state.node_table import TWIN_WARNING, NodeTable
+from learner.state.progress import Progress
 from protocols import advert as advert_protocol
-from protocols.activation import (
+from protocols.heartbeat import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
     Directive,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from learner.nodes.node import Node
+from learner.state.node import Node
 
 MAX_NODES: Final = 4096
 MAX_UNPROVEN: Final = 1024

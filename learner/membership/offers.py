@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from echo2swarm.broadcast.rates import LinkRates
-from echo2swarm.selection import Limits, Need, Offer, effective
-from echo2swarm.selection.hysteresis import DWELL_STARTUPS
-from echo2swarm.selection.offers import BROADCAST_SLACK
-from echo2swarm.selection.speed import Speed
+from echo2swarm.weights.overlay.link_rates import LinkRates
+from echo2swarm.scheduling.selection import Limits, Need, Offer, effective
+from echo2swarm.scheduling.selection.hysteresis import DWELL_STARTUPS
+from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
+from echo2swarm.scheduling.selection.speed import Speed
 from learner.config import SelectorTable
-from learner.nodes.links import Links
-from learner.nodes.node import UNABLE, Node
-from learner.nodes.node_table import NodeTable
-from learner.progress import Progress
-from protocols.activation import Directive
+from learner.state.link_table import Links
+from learner.state.node import UNABLE, Node
+from learner.state.node_table import NodeTable
+from learner.state.progress import Progress
+from protocols.heartbeat import Directive
 
 MAX_PRIOR: Final = 2.0
 """No claim counts for more than this times the median of them."""

@@ -1,1 +1,1 @@
-"""Performs what :mod:`echo2swarm.dispatch` decides: on record, on the wire, in the log."""
+"""Performs what :mod:`echo2swarm.scheduling.leases` decides: on record, on the wire, in the log."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.rpc import Answer
 from protocols.ids import PeerId
 

@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
-from echo2swarm.freshness import Freshness, judge
-from learner.intake.possible import why_impossible
-from protocols.activation import SessionId
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.scheduling.staleness import Freshness, judge
+from learner.rollouts.possible_logprobs import why_impossible
+from protocols.heartbeat import SessionId
 from protocols.errors import MalformedMessageError
 from protocols.ids import GroupId, PeerId
 from protocols.leases import LeaseName

@@ -11,15 +11,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.lease_rules import Ask, NoWork
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
-from echo2swarm.dispatch.open_group import Dropped
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.open_group import Dropped
 from learner.ledger.ledger import Ledger
-from learner.nodes.node_table import NodeTable
-from learner.progress import Progress
+from learner.state.node_table import NodeTable
+from learner.state.progress import Progress
 from protocols.ids import PeerId, short
 from protocols.leases import Lease
 

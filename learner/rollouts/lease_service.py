@@ -11,17 +11,17 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.lease_rules import Ask, NoWork
-from echo2swarm.dispatch.leasing import LeaseState
-from echo2swarm.humane import printable
-from learner.dispatch.lease_desk import LeaseDesk
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.text.format import printable
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
-from learner.nodes.node import Node
-from learner.nodes.node_table import NodeTable
-from learner.progress import Progress
+from learner.state.node import Node
+from learner.state.node_table import NodeTable
+from learner.state.progress import Progress
 from learner.scoring.verifier_gate import VerifierGate
-from protocols.activation import Directive
+from protocols.heartbeat import Directive
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.leases import (

@@ -6,10 +6,10 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.errors import SwarmError
-from learner.dispatch.left_out import LeftOut
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.system.errors import SwarmError
+from learner.rollouts.skipped_prompts import LeftOut
 from learner.ports import Scorer
 from learner.scoring.messages import Prompt
 from protocols.leases import MAX_PROMPT_TOKENS

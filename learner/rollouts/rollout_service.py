@@ -14,15 +14,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.groups import AcceptedRollout
-from echo2swarm.dispatch.leasing import LeaseRecord, SampleKey
-from echo2swarm.errors import ChildError
-from echo2swarm.network.throttle import Throttle
-from learner.dispatch.lease_desk import LeaseDesk
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.groups import AcceptedRollout
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.system.errors import ChildError
+from echo2swarm.network.admission.throttle import Throttle
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
-from learner.intake.checks import (
+from learner.rollouts.checks import (
     ContentRules,
     Refusal,
     SubmissionHead,
@@ -35,9 +35,9 @@ from learner.intake.checks import (
     key_of,
 )
 from learner.ledger.ledger import Ledger
-from learner.nodes.node_table import NodeTable
+from learner.state.node_table import NodeTable
 from learner.ports import Scorer
-from learner.progress import Progress
+from learner.state.progress import Progress
 from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt
 from learner.scoring.verdicts import refusal_of
 from learner.scoring.verifier_gate import VerifierGate

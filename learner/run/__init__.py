@@ -1,0 +1,1 @@
+"""The run directory: its lock, model, checkpoints and restarts."""

@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.disk import sync_folder, write_atomically
-from learner.held_folder import hold_files, remove_abandoned
+from echo2swarm.system.files import sync_folder, write_atomically
+from learner.run.hold_files import hold_files, remove_abandoned
 from protocols.ids import RunId
 
 POSITION: Final = "position.json"

@@ -14,8 +14,8 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import sha256_of
 from echo2swarm.models.folder import asset_files, weight_files
 from learner.tasks.inputs import Input, differences

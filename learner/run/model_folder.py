@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import torch_env
 
 _PREPARE: Final = "echo2swarm.models.prepare"

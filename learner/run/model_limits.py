@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.architecture import num_positions
 from echo2swarm.models.folder import read_config
 from learner.config import LearnerConfig

@@ -30,10 +30,10 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import StoreError, UsageError
-from echo2swarm.ticket_text import TICKET_FILE
-from learner.checkpoint_store import Checkpoint, CheckpointStore
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import StoreError, UsageError
+from echo2swarm.text.ticket import TICKET_FILE
+from learner.run.checkpoint_store import Checkpoint, CheckpointStore
 from protocols.ids import RunId
 
 

@@ -1,6 +1,6 @@
 """The process that looks at a task before a run: ``python -m learner.scoring.check_worker``."""
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve
 from learner.scoring.checking import CheckTask, TaskChecked
 from learner.tasks.base import ChecksAnswers
 from learner.tasks.registry import open_task

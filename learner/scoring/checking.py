@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import structlog
 
-from echo2swarm.children.parent import open_child
-from echo2swarm.errors import ChildError, ConfigError
+from echo2swarm.processes.parent import open_child
+from echo2swarm.system.errors import ChildError, ConfigError
 from protocols.codec import Message
 
 MODULE: Final = "learner.scoring.check_worker"

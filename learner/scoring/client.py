@@ -17,10 +17,10 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.errors import ChildError, ConfigError
-from learner.run_inputs import ACCEPT, changed_inputs
+from echo2swarm.system.change_event import Bell
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.system.errors import ChildError, ConfigError
+from learner.run.inputs import ACCEPT, changed_inputs
 from learner.scoring.fair_shares import LEARNER, FairShares
 from learner.scoring.jobs import DrawJob, Request, ScoreJob
 from learner.scoring.messages import (

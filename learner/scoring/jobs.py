@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from learner.scoring.messages import Completion, Fault, Prompt, Prompts, Reward, SkippedPrompt
 
 

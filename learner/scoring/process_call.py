@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 import msgspec
 import trio
 
-from echo2swarm.children.parent import Child
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError
+from echo2swarm.processes.parent import Child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError
 from learner.scoring.cpu_time import cpu_s_of
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.messages import (
     MAX_REWARD,
     MAX_TOLD,

@@ -1,6 +1,6 @@
 """What a completion that has no reward is refused for."""
 
-from learner.intake.checks import Refusal
+from learner.rollouts.checks import Refusal
 from learner.scoring.messages import Fault, Reward
 from protocols.reasons import Reason
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve
 from learner.scoring.messages import DrawPrompts, OpenTask, Score, ScorerCall
 from learner.scoring.scorer import TaskScorer
 

@@ -1,0 +1,1 @@
+"""What the learner knows while it runs: progress, nodes and links."""

@@ -1,7 +1,7 @@
 """The run's links, as the learner knows them: rates, who can be dialled, who trades with whom.
 
-Puts together what :mod:`echo2swarm.broadcast` finds out from heartbeats; implements
-:class:`~echo2swarm.broadcast.rates.LinkRates`.
+Puts together what :mod:`echo2swarm.weights.overlay` finds out from heartbeats; implements
+:class:`~echo2swarm.weights.overlay.link_rates.LinkRates`.
 """
 
 import random
@@ -11,12 +11,12 @@ from typing import Final
 
 import structlog
 
-from echo2swarm.broadcast.bounds import broadcast_bound_s
-from echo2swarm.broadcast.rates import RateBook
-from echo2swarm.broadcast.reach import ReachBook
-from echo2swarm.broadcast.tracker import Tracker
-from echo2swarm.weights.traffic import Traffic
-from protocols.activation import Dial, Heartbeat, LinkReport, PeerReport
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
+from echo2swarm.weights.overlay.link_rates import RateBook
+from echo2swarm.weights.overlay.reachability import ReachBook
+from echo2swarm.weights.overlay.tracker import Tracker
+from echo2swarm.weights.transfer.traffic import Traffic
+from protocols.heartbeat import Dial, Heartbeat, LinkReport, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason

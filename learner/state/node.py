@@ -6,9 +6,9 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from echo2swarm.rates import WindowSum
-from echo2swarm.selection.speed import Presence, SpeedMeter
-from protocols.activation import Directive, NodeState
+from echo2swarm.system.rates import WindowSum
+from echo2swarm.scheduling.selection.speed import Presence, SpeedMeter
+from protocols.heartbeat import Directive, NodeState
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 from protocols.reasons import Reason

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final
 
-from echo2swarm.rates import WindowSum
-from echo2swarm.selection.speed import Presence, Speed
+from echo2swarm.system.rates import WindowSum
+from echo2swarm.scheduling.selection.speed import Presence, Speed
 from learner.ledger.resume import Contribution
-from learner.nodes.links import LinkStatus
-from learner.nodes.node import News, Node
-from learner.nodes.room import NoRoomError, idle, who_gives_way
-from protocols.activation import Heartbeat, NodeState, PeerReport
+from learner.state.link_table import LinkStatus
+from learner.state.node import News, Node
+from learner.membership.node_admission import NoRoomError, idle, who_gives_way
+from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason

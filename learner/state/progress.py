@@ -5,7 +5,7 @@ from math import ceil, isfinite
 from statistics import median
 from typing import Final
 
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
     RecentValues,
@@ -14,10 +14,10 @@ from echo2swarm.capacity import (
     percentile_95,
     provisioned_rollouts_per_s,
 )
-from echo2swarm.capacity.model import MIN_TRAIN_S
-from echo2swarm.rates import Phase, Timeline, WindowSum
+from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
+from echo2swarm.system.rates import Phase, Timeline, WindowSum
 from learner.config import RolloutTable
-from learner.dispatch.left_out import LeftOut
+from learner.rollouts.skipped_prompts import LeftOut
 
 WINDOW_S: Final = 300.0
 _OWN_PHASES: Final = (Phase.PUBLISHING, Phase.CHECKPOINTING)

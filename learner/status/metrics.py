@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.jsonl import JsonLines
 from learner.config import TrackingTable
-from learner.run_dir import RunDir
-from learner.tracking.tensorboard import TensorBoard
-from learner.tracking.tracker import Tracker
+from learner.run.run_dir import RunDir
+from learner.status.tensorboard import TensorBoard
+from learner.status.tracker import Tracker
 
 
 class Metrics(JsonLines):

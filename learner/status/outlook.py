@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from echo2swarm.capacity import Estimate, min_staleness
-from echo2swarm.planning.advice import Situation
-from echo2swarm.rates import Phase
-from echo2swarm.selection import Offer
-from learner.nodes.activator import Activator
-from learner.nodes.node_table import NodeTable
-from learner.progress import WINDOW_S, Progress
+from echo2swarm.scheduling.capacity import Estimate, min_staleness
+from echo2swarm.plan.advice import Situation
+from echo2swarm.system.rates import Phase
+from echo2swarm.scheduling.selection import Offer
+from learner.membership.activator import Activator
+from learner.state.node_table import NodeTable
+from learner.state.progress import WINDOW_S, Progress
 from protocols.status import Outlook, Quantity
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from echo2swarm.humane import format_seconds
+from echo2swarm.text.format import format_seconds
 from protocols.status import StatusReply
 
 EVERY_S: Final = 15.0

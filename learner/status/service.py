@@ -11,22 +11,22 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.disk import write_atomically
-from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.system.files import write_atomically
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.network.base import Network
-from echo2swarm.planning.advice import advise
-from echo2swarm.rates import Phase
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.plan.advice import advise
+from echo2swarm.system.rates import Phase
+from echo2swarm.weights.transfer.traffic import Traffic
 from learner.evaluation.live import LiveEvaluation
-from learner.nodes.activator import Activator
-from learner.nodes.links import Links
-from learner.nodes.market import speeds_of
-from learner.nodes.node_table import NodeTable
-from learner.nodes.room import by_use
-from learner.outlook import outlook_of, situation_of
-from learner.progress import WINDOW_S, Progress, p95
+from learner.membership.activator import Activator
+from learner.state.link_table import Links
+from learner.membership.offers import speeds_of
+from learner.state.node_table import NodeTable
+from learner.membership.node_admission import by_use
+from learner.status.outlook import outlook_of, situation_of
+from learner.state.progress import WINDOW_S, Progress, p95
 from learner.scoring.verifier_gate import VerifierGate
-from learner.watchdog import Watchdog
+from learner.status.watchdog import Watchdog
 from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.extras import install_extra
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.extras import install_extra
 
 if TYPE_CHECKING:
     from tensorboardX.record_writer import RecordWriter

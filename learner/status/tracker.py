@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import structlog
 import trio
 
-from learner.tracking.scalars import scalars_of, step_of
+from learner.status.scalars import scalars_of, step_of
 
 MAX_QUEUED: Final = 1000
 """Lines that wait for the tool."""

@@ -12,11 +12,11 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.rates import Phase
-from learner.nodes.node_table import NodeTable
-from learner.progress import Progress
-from protocols.activation import Directive
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.system.rates import Phase
+from learner.state.node_table import NodeTable
+from learner.state.progress import Progress
+from protocols.heartbeat import Directive
 
 LOOK_S: Final = 1.0
 MAX_NAMED: Final = 5

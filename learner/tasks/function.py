@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.nearest import suggest
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.suggest import suggest
 from learner.tasks.base import PromptText, TaskOptions, Turn
 from learner.tasks.inputs import Input, code_inputs
 from learner.tasks.locating import line_of

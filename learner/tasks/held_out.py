@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.tasks.base import HoldsOut, PromptText, Task, TaskOptions, seed_of
 from learner.tasks.inputs import HasInputs
 from learner.tasks.registry import open_task

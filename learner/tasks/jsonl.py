@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.time_limit import call_within
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.extras import install_extra
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.extras import install_extra
 from learner.tasks.base import RefusedAnswerError
 from learner.tasks.math_bounds import fault_of
 

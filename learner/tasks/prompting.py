@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.nearest import suggest
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.suggest import suggest
 from learner.tasks.answers import ANSWER_TAGS, AnswerIn
 from learner.tasks.base import PromptText, TaskOptions, Turn
 

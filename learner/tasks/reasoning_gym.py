@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Final, Literal, Protocol, cast
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.extras import install_extra
-from echo2swarm.nearest import suggest
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.extras import install_extra
+from echo2swarm.text.suggest import suggest
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText, seed_of
 from learner.tasks.inputs import Input, package_input

@@ -7,9 +7,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from echo2swarm.errors import ConfigError
-from echo2swarm.nearest import suggest
-from echo2swarm.strict import convert
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.suggest import suggest
+from echo2swarm.text.toml_tables import convert
 from learner.tasks.base import Task, TaskKind, TaskOptions
 
 ENTRY_POINT_GROUP: Final = "echo2swarm.tasks"

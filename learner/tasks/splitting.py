@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 
 HeldOutBy = Literal["content", "position"]
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from learner.config import TrainerTable
 from learner.config.objective import objective_of
-from learner.training.advantage import group_advantages, length_weights
-from learner.training.batching import Sample
-from learner.training.messages import TrainGroup, TrainRollout
+from learner.trainer.advantage import group_advantages, length_weights
+from learner.trainer.prefix_packing import Sample
+from learner.trainer.messages import TrainGroup, TrainRollout
 from protocols.packed import unpack_floats, unpack_tokens
 
 Floats = npt.NDArray[np.float32]

@@ -1,6 +1,6 @@
 """A checkpoint: weights in float32, optimizer, random state and step, as safetensors and JSON.
 
-How its tensors are laid out, :mod:`learner.training.stored` says. Whatever number of processes
+How its tensors are laid out, :mod:`learner.trainer.tensor_files` says. Whatever number of processes
 wrote it, any number can go on from it.
 """
 
@@ -11,11 +11,11 @@ from typing import Final
 import torch
 from safetensors.torch import save_file
 
-from echo2swarm.errors import StoreError
-from learner.training.folders import new_folder, read_state, write_state
-from learner.training.ranks import Ranks
-from learner.training.sharding import is_spread, local, rows
-from learner.training.stored import (
+from echo2swarm.system.errors import StoreError
+from learner.trainer.folders import new_folder, read_state, write_state
+from learner.trainer.ranks import Ranks
+from learner.trainer.sharding import is_spread, local, rows
+from learner.trainer.tensor_files import (
     MODEL,
     OPTIMIZER_FILE,
     Rows,
@@ -24,7 +24,7 @@ from learner.training.stored import (
     rank_file,
     write_rows,
 )
-from learner.training.weights import check_shapes, copy_weights, model_tensors, write_weights
+from learner.trainer.weights import check_shapes, copy_weights, model_tensors, write_weights
 
 _RNG: Final = "rng"
 _DEVICE_RNG: Final = "rng_device"
@@ -39,7 +39,7 @@ def copy_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, step
 
     Returns:
         What writes the copy into a new folder, in whatever thread, while training goes on. It
-        raises :class:`~echo2swarm.errors.StoreError` if the folder exists or can't be written.
+        raises :class:`~echo2swarm.system.errors.StoreError` if the folder exists or can't be written.
     """
     weights = {name: _copy(tensor) for name, tensor in model_tensors(model).items()}
     tensors = _rng(model)

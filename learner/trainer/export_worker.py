@@ -1,14 +1,14 @@
-"""The process that exports: ``python -m learner.training.export_worker``."""
+"""The process that exports: ``python -m learner.trainer.export_worker``."""
 
-from echo2swarm.children.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve
 from learner.export.messages import Export, Exported
-from learner.training.process import prepare
+from learner.trainer.environment import prepare
 
 
 def handle(call: Export, on_progress: OnProgress) -> Exported:
     """Do it."""
     # Libraries read the environment when they are imported.
-    from learner.training.exporting import export  # noqa: PLC0415
+    from learner.trainer.exporting import export  # noqa: PLC0415
 
     return export(call, on_progress)
 

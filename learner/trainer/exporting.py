@@ -12,13 +12,13 @@ from typing import Final
 import torch
 from transformers import PreTrainedModel
 
-from echo2swarm.children.worker import OnProgress
-from echo2swarm.errors import StoreError
+from echo2swarm.processes.worker import OnProgress
+from echo2swarm.system.errors import StoreError
 from echo2swarm.models.loading import load_causal_lm
 from learner.export.messages import Export, Exported
-from learner.training.folders import new_folder
-from learner.training.stored import MODEL, Stored, open_stored
-from learner.training.weights import model_tensors
+from learner.trainer.folders import new_folder
+from learner.trainer.tensor_files import MODEL, Stored, open_stored
+from learner.trainer.weights import model_tensors
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
 _NOT_COPIED: Final = frozenset({"config.json", "readme.md", ".sealed.json"})

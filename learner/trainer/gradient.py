@@ -4,7 +4,7 @@ The vocabulary makes logits by far the largest tensors. They are made, used and 
 a few positions at a time: each piece leaves its gradient with the last layer's weights
 and with the features, which then carry it through the rest of the model at once.
 
-Letters in names are shapes, as in :mod:`learner.training.batching`.
+Letters in names are shapes, as in :mod:`learner.trainer.prefix_packing`.
 """
 
 from collections.abc import Iterator
@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from learner.config.objective import Objective
-from learner.training.batching import MicroBatch
-from learner.training.objective import token_losses
-from learner.training.policy import Policy
-from learner.training.tokens import Tokens
+from learner.trainer.prefix_packing import MicroBatch
+from learner.trainer.objective import token_losses
+from learner.trainer.policy import Policy
+from learner.trainer.tokens import Tokens
 
 _MAX_LOGITS: Final = 1 << 25
 """Logits held at once: 128 MiB, a few times over."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 
 
 def device_of(name: str) -> torch.device:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from learner.config import TrainerTable
-from learner.training.folders import new_folder, write_state
-from learner.training.gang import Gang
-from learner.training.messages import Start, Started, TrainGroup, Update, Updated, WriteWeights
-from learner.training.optimize import OnProgress
-from learner.training.rank_messages import CopyState, JoinRanks, WriteCopy
-from learner.training.ranks import meet_others, open_meeting
-from learner.training.trainer import Trainer
+from learner.trainer.folders import new_folder, write_state
+from learner.trainer.rank_group import Gang
+from learner.trainer.messages import Start, Started, TrainGroup, Update, Updated, WriteWeights
+from learner.trainer.update import OnProgress
+from learner.trainer.rank_messages import CopyState, JoinRanks, WriteCopy
+from learner.trainer.ranks import meet_others, open_meeting
+from learner.trainer.trainer import Trainer
 
 
 class GangTrainer:

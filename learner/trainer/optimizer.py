@@ -7,8 +7,8 @@ from typing import Final
 import torch
 
 from learner.config import TrainerTable
-from learner.training.ranks import Ranks
-from learner.training.sharding import local, total_norm
+from learner.trainer.ranks import Ranks
+from learner.trainer.sharding import local, total_norm
 
 _EPSILON: Final = 1e-6
 """Against dividing by 0; as in torch.nn.utils.clip_grad_norm_."""

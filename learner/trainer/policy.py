@@ -1,6 +1,6 @@
 """The model as the trainer sees it: log-probabilities of completion tokens.
 
-Letters in names are shapes, as in :mod:`learner.training.batching`; H is the
+Letters in names are shapes, as in :mod:`learner.trainer.prefix_packing`; H is the
 hidden size (or, for a plain policy, the vocabulary), V the vocabulary.
 """
 
@@ -16,10 +16,10 @@ import torch
 from transformers import PreTrainedModel
 
 from echo2swarm.models.loading import load_causal_lm
-from learner.training.batching import Ints, MicroBatch, Sample, make_micro_batches
-from learner.training.ranks import Ranks
-from learner.training.rounding import rounded
-from learner.training.sharding import forget_gathered, hidden_states, shard
+from learner.trainer.prefix_packing import Ints, MicroBatch, Sample, make_micro_batches
+from learner.trainer.ranks import Ranks
+from learner.trainer.rounding import rounded
+from learner.trainer.sharding import forget_gathered, hidden_states, shard
 
 log = structlog.get_logger()
 

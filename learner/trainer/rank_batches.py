@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from learner.training.batching import MicroBatch
+from learner.trainer.prefix_packing import MicroBatch
 
 MakeMicroBatches = Callable[[int], Sequence[MicroBatch]]
 """Of the most tokens that one may have."""

@@ -19,7 +19,7 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
-from echo2swarm.children.wire import (
+from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     Answer,
@@ -27,12 +27,12 @@ from echo2swarm.children.wire import (
     Failure,
     Kind,
 )
-from echo2swarm.errors import DiskFullError, StoreError
+from echo2swarm.system.errors import DiskFullError, StoreError
 from protocols.framing import FrameDecoder, frame
 
 T = TypeVar("T")
 
-MODULE: Final = "learner.training.rank_worker"
+MODULE: Final = "learner.trainer.rank_worker"
 DISAGREEMENT_S: Final = 20.0
 """After one process has failed, the others are given so long to fail likewise."""
 _END_S: Final = 5.0

@@ -1,6 +1,6 @@
 """What rank 0 of a trainer tells its other processes; see ``docs/specs/children.md``."""
 
-from learner.training.messages import Start, Update, WriteWeights
+from learner.trainer.messages import Start, Update, WriteWeights
 from protocols.codec import Message
 
 

@@ -1,4 +1,4 @@
-"""One of a trainer's other processes: ``python -m learner.training.rank_worker``, see ``gang``.
+"""One of a trainer's other processes: ``python -m learner.trainer.rank_worker``, see ``gang``.
 
 It does what rank 0 tells it, which is what rank 0 does itself.
 """
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from echo2swarm.children.worker import Later, OnProgress, serve
+from echo2swarm.processes.worker import Later, OnProgress, serve
 from learner.config import TrainerTable
-from learner.training.messages import Update, WriteWeights
-from learner.training.process import prepare, set_threads, threads_per_rank
-from learner.training.rank_messages import CopyState, Done, JoinRanks, RankCall, WriteCopy
+from learner.trainer.messages import Update, WriteWeights
+from learner.trainer.environment import prepare, set_threads, threads_per_rank
+from learner.trainer.rank_messages import CopyState, Done, JoinRanks, RankCall, WriteCopy
 
 if TYPE_CHECKING:
-    from learner.training.trainer import Trainer
+    from learner.trainer.trainer import Trainer
 
 
 class RankWorker:
@@ -55,8 +55,8 @@ def join(call: JoinRanks) -> "Trainer":
     table = msgspec.convert(call.start.trainer, TrainerTable)
     set_threads(threads_per_rank(table))
     # Torch must not be there before the number of threads is set.
-    from learner.training.ranks import meet_others  # noqa: PLC0415
-    from learner.training.trainer import Trainer  # noqa: PLC0415
+    from learner.trainer.ranks import meet_others  # noqa: PLC0415
+    from learner.trainer.trainer import Trainer  # noqa: PLC0415
 
     ranks = meet_others(call.rank, call.size, call.port, device=table.device)
     return Trainer(call.start, table, ranks)

@@ -17,8 +17,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 
-from echo2swarm.errors import ConfigError, StoreError
-from learner.training.hardware import device_of
+from echo2swarm.system.errors import ConfigError, StoreError
+from learner.trainer.hardware import device_of
 
 _LOOPBACK: Final = "127.0.0.1"
 _MEET_S: Final = 600.0

@@ -3,7 +3,7 @@
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import torch
 
-from learner.training.sharding import local
+from learner.trainer.sharding import local
 
 
 @contextmanager

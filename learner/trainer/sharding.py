@@ -12,7 +12,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
-from learner.training.ranks import Ranks
+from learner.trainer.ranks import Ranks
 
 HIDDEN: Final = "hidden_states_of"
 """Method of a sharded model: everything but its last layer."""

@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.models.folder import read_config, weight_files
 from learner.config import TrainerTable
-from learner.training.batch import make_batch
-from learner.training.folders import new_folder, read_state, write_state
-from learner.training.messages import Start, Started, TrainGroup, Updated
+from learner.trainer.batch import make_batch
+from learner.trainer.folders import new_folder, read_state, write_state
+from learner.trainer.messages import Start, Started, TrainGroup, Updated
 
 OnProgress = Callable[[str, float, float], None]
 

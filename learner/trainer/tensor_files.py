@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 
 MODEL: Final = "model"
 OPTIMIZER_FILE: Final = "optimizer.safetensors"

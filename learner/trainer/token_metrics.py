@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from learner.config.objective import Objective
-from learner.training.objective import (
+from learner.trainer.objective import (
     Given,
     importance_ratios,
     is_left_out,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from learner.training.batch import Batch
-from learner.training.objective import Given, kl_penalties
-from learner.training.token_metrics import Trained
+from learner.trainer.batch import Batch
+from learner.trainer.objective import Given, kl_penalties
+from learner.trainer.token_metrics import Trained
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, dict[str, float]]
     """Return how far the logprobs that each node told are from those recomputed.
 
     Of the tokens that have a gradient: how many, the mean absolute difference, and the mean
-    estimate of the divergence, both as in :mod:`learner.training.token_metrics`.
+    estimate of the divergence, both as in :mod:`learner.trainer.token_metrics`.
     """
     given = trained.given
     drift_N = (given.prox_N - given.behaviour_N).abs().cpu().numpy()

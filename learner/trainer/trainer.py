@@ -1,4 +1,4 @@
-"""The trainer: one update at a time; :mod:`learner.training.optimize` has what it does."""
+"""The trainer: one update at a time; :mod:`learner.trainer.update` has what it does."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,19 +7,19 @@ from pathlib import Path
 
 import torch
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from learner.config import TrainerTable
-from learner.training.batch import make_batch
-from learner.training.checkpoint import copy_part, copy_state, load_checkpoint
-from learner.training.folders import new_folder
-from learner.training.hardware import autocast_dtype, device_of, resident_bytes
-from learner.training.messages import Start, Started, TrainGroup, Updated
-from learner.training.optimize import OnProgress, optimize
-from learner.training.optimizer import learning_rate, make_optimizer
-from learner.training.policy import PolicyOptions, load_policy
-from learner.training.ranks import Ranks, device_of_rank
-from learner.training.recompute import checkpoint_activations
-from learner.training.weights import model_tensors, write_weights
+from learner.trainer.batch import make_batch
+from learner.trainer.checkpoint import copy_part, copy_state, load_checkpoint
+from learner.trainer.folders import new_folder
+from learner.trainer.hardware import autocast_dtype, device_of, resident_bytes
+from learner.trainer.messages import Start, Started, TrainGroup, Updated
+from learner.trainer.update import OnProgress, optimize
+from learner.trainer.optimizer import learning_rate, make_optimizer
+from learner.trainer.policy import PolicyOptions, load_policy
+from learner.trainer.ranks import Ranks, device_of_rank
+from learner.trainer.recompute import checkpoint_activations
+from learner.trainer.weights import model_tensors, write_weights
 
 
 class Trainer:

@@ -16,14 +16,14 @@ import torch
 
 from learner.config import TrainerTable
 from learner.config.objective import objective_of
-from learner.training.batch import Batch
-from learner.training.batching import MicroBatch, Sample, make_micro_batches
-from learner.training.gradient import add_gradient, note_logprobs
-from learner.training.optimizer import Stepped, apply_gradients
-from learner.training.policy import Policy
-from learner.training.spreading import spread
-from learner.training.token_metrics import metrics_by_staleness, token_metrics
-from learner.training.tokens import Tokens, drift_by_peer
+from learner.trainer.batch import Batch
+from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
+from learner.trainer.gradient import add_gradient, note_logprobs
+from learner.trainer.optimizer import Stepped, apply_gradients
+from learner.trainer.policy import Policy
+from learner.trainer.rank_batches import spread
+from learner.trainer.token_metrics import metrics_by_staleness, token_metrics
+from learner.trainer.tokens import Tokens, drift_by_peer
 
 OnProgress = Callable[[str, float, float], None]
 Rounds = list[list[MicroBatch]]

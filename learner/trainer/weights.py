@@ -8,10 +8,10 @@ from typing import Final
 import torch
 from safetensors.torch import save_file
 
-from echo2swarm.errors import StoreError
-from learner.training.ranks import Ranks
-from learner.training.sharding import local, rows, whole
-from learner.training.stored import MODEL, Stored, open_stored
+from echo2swarm.system.errors import StoreError
+from learner.trainer.ranks import Ranks
+from learner.trainer.sharding import local, rows, whole
+from learner.trainer.tensor_files import MODEL, Stored, open_stored
 
 MAX_SHARD_BYTES: Final = 1 << 30
 INDEX: Final = "model.safetensors.index.json"

@@ -1,4 +1,4 @@
-"""The trainer's process: ``python -m learner.training.worker``, started by the learner.
+"""The trainer's process: ``python -m learner.trainer.worker``, started by the learner.
 
 Whatever is slow to import is imported at the first call, once the number of
 threads is known: it can't be changed afterwards.
@@ -10,9 +10,9 @@ from typing import Protocol
 
 import msgspec
 
-from echo2swarm.children.worker import Later, serve
+from echo2swarm.processes.worker import Later, serve
 from learner.config import TrainerTable
-from learner.training.messages import (
+from learner.trainer.messages import (
     COPIED,
     SaveCheckpoint,
     SavedCheckpoint,
@@ -25,7 +25,7 @@ from learner.training.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.training.process import prepare, set_threads, threads_per_rank
+from learner.trainer.environment import prepare, set_threads, threads_per_rank
 
 OnProgress = Callable[[str, float, float], None]
 
@@ -97,14 +97,14 @@ def open_trainer(start: Start) -> TrainerPort:
     table = msgspec.convert(start.trainer, TrainerTable)
     set_threads(threads_per_rank(table))
     if table.kind == "sleep":
-        from learner.training.sleep_trainer import SleepTrainer  # noqa: PLC0415 - see above
+        from learner.trainer.sleep_trainer import SleepTrainer  # noqa: PLC0415 - see above
 
         return SleepTrainer(start, table)
     if table.num_processes > 1:
-        from learner.training.gang_trainer import GangTrainer  # noqa: PLC0415
+        from learner.trainer.multi_rank_trainer import GangTrainer  # noqa: PLC0415
 
         return GangTrainer(start, table)
-    from learner.training.trainer import Trainer  # noqa: PLC0415
+    from learner.trainer.trainer import Trainer  # noqa: PLC0415
 
     return Trainer(start, table)
 

@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.disk import is_full
-from echo2swarm.errors import ChildError, DiskFullError, StoreError, SwarmError
-from learner.checkpoint_store import CheckpointStore, replay_floor
+from echo2swarm.system.files import is_full
+from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, SwarmError
+from learner.run.checkpoint_store import CheckpointStore, replay_floor
 from learner.config import CheckpointTable
 from learner.ledger.ledger import Ledger
-from learner.loop.room import is_for_want_of_room, when_there_is_room
+from learner.training.wait_for_disk import is_for_want_of_room, when_there_is_room
 from learner.ports import Trainer
 
 MAX_FAILURES: Final = 3

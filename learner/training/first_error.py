@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import trio
 
-from echo2swarm.errors import SwarmError
+from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.serving import leaves
-from learner.loop.trainer_client import TrainerLostError
+from learner.training.trainer_client import TrainerLostError
 
 
 @contextmanager

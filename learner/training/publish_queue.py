@@ -13,13 +13,13 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.system.jsonl import JsonLines
 from learner.ledger.ledger import Ledger
-from learner.loop.room import when_there_is_room
-from learner.loop.training_loop import StepDone
-from learner.nodes.node_table import NodeTable
+from learner.training.wait_for_disk import when_there_is_room
+from learner.training.training_loop import StepDone
+from learner.state.node_table import NodeTable
 from learner.ports import Publisher
 from protocols.ids import PolicyVersion
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import structlog
 
-from echo2swarm.dispatch.batcher import Batch
-from learner.loop.training_loop import to_train
+from echo2swarm.scheduling.leases.batcher import Batch
+from learner.training.training_loop import to_train
 from learner.ports import Trainer
 
 log = structlog.get_logger()

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import structlog
 import trio
 
-from echo2swarm.errors import StoreError
-from learner.checkpoint_store import Checkpoint, fault_of
+from echo2swarm.system.errors import StoreError
+from learner.run.checkpoint_store import Checkpoint, fault_of
 from learner.config.changes import Change, check_resumable
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver, Reach
-from learner.loop.replay import replay
-from learner.loop.trainer_client import ProcessTrainer
-from learner.run_dir import RunDir
+from learner.training.replay import replay
+from learner.training.trainer_client import ProcessTrainer
+from learner.run.run_dir import RunDir
 
 log = structlog.get_logger()
 

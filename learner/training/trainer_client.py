@@ -13,10 +13,10 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError, ConfigError
-from learner.training.messages import (
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError, ConfigError
+from learner.trainer.messages import (
     COPIED,
     SaveCheckpoint,
     SavedCheckpoint,
@@ -126,7 +126,7 @@ async def open_trainer(start: Start, *, log_path: Path) -> AsyncIterator[Startin
         ChildError: it could not be started.
     """
     async with (
-        open_child("learner.training.worker", name=_NAME, log_path=log_path) as child,
+        open_child("learner.trainer.worker", name=_NAME, log_path=log_path) as child,
         trio.open_nursery() as nursery,
     ):
         starting = StartingTrainer(child)

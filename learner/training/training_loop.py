@@ -17,19 +17,19 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from echo2swarm.errors import SwarmError
-from echo2swarm.rates import Phase
-from learner.dispatch.lease_desk import LeaseDesk
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.rates import Phase
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
-from learner.loop.cut_off import CutOffs, warn_of_cut_offs
-from learner.loop.room import when_there_is_room
-from learner.nodes.node_table import NodeTable
+from learner.training.cut_off import CutOffs, warn_of_cut_offs
+from learner.training.wait_for_disk import when_there_is_room
+from learner.state.node_table import NodeTable
 from learner.ports import Saver, Trainer
-from learner.progress import Progress, p95
-from learner.training.messages import TrainGroup, TrainRollout, Updated
+from learner.state.progress import Progress, p95
+from learner.trainer.messages import TrainGroup, TrainRollout, Updated
 
 log = structlog.get_logger()
 

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from echo2swarm.errors import ChildError, DiskFullError, SwarmError
+from echo2swarm.system.errors import ChildError, DiskFullError, SwarmError
 
 RETRY_S: Final = 5.0
 _START_BYTES: Final = 2 * 1024 * 1024

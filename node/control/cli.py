@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from echo2swarm.cli_types import FiniteRange
+from echo2swarm.text.cli_types import FiniteRange
 
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -109,7 +109,7 @@ def change(*, state_dir: Path | None, changes: tuple[str, ...]) -> None:
     power-watts                  a number
     disk-gb                      a number, or none
     """  # noqa: D301 - click wants this very character
-    from echo2swarm.errors import UsageError  # noqa: PLC0415
+    from echo2swarm.system.errors import UsageError  # noqa: PLC0415
     from node.control.commands import order  # noqa: PLC0415
     from node.control.messages import Set  # noqa: PLC0415
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import SwarmError, UsageError
+from echo2swarm.system.errors import SwarmError, UsageError
 from node.control.frames import read_frame, write_frame
 from node.control.messages import (
     MAX_REPLY_BYTES,

@@ -15,12 +15,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from echo2swarm.errors import SwarmError, UsageError
+from echo2swarm.system.errors import SwarmError, UsageError
 from node.control.client import NoNodeError, open_control
 from node.control.messages import Done, NodeSnapshot, Request
 from node.control.registry import forget, registered_in
 from node.control.view import node_view
-from node.settings import default_registry, default_state_dir
+from node.options import default_registry, default_state_dir
 
 NONE_RUNS: Final = "no node runs on this machine (start one with `echo2-node join TICKET`)"
 _PIPE_COLUMNS: Final = 100

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.codec import Message
 
 MAX_REQUEST_BYTES: Final = 16 * 1024

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 
 FOLDER: Final = "control"
 SOCKET: Final = "node.sock"

@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.control.frames import read_frame, write_frame
 from node.control.messages import (
     MAX_REPLY_BYTES,

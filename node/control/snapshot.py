@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from echo2swarm.broadcast.upload import DownloadBudget, UploadBudget
-from echo2swarm.humane import format_bytes, format_seconds
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
+from echo2swarm.text.format import format_bytes, format_seconds
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.weights.sync import PolicySync
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.traffic import Traffic
 from node.control.messages import (
     Contribution,
     Download,
@@ -26,14 +26,14 @@ from node.control.messages import (
     Versions,
 )
 from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened, LocalEngine
-from node.life import Life
-from node.membership import Membership
-from node.meters import ActiveTime, LinkMeter
+from node.membership.lifecycle import Life
+from node.membership.heartbeats import Membership
+from node.control.meters import ActiveTime, LinkMeter
 from node.owner.keeper import OwnerKeeper
 from node.owner.settings import describe_settings
-from node.remedies import remedy_for
-from node.worker import Worker
-from protocols.activation import NodeState
+from node.owner.remedies import remedy_for
+from node.rollouts.worker import Worker
+from protocols.heartbeat import NodeState
 from protocols.ids import PeerId, short
 
 

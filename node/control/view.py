@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from echo2swarm.humane import (
+from echo2swarm.text.format import (
     MISSING,
     bar,
     format_bytes,

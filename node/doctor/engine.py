@@ -7,9 +7,9 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import StoreError, SwarmError
-from echo2swarm.weights.library import HeldVersion, open_library
-from node.calibration import Calibration
+from echo2swarm.system.errors import StoreError, SwarmError
+from echo2swarm.weights.store.library import HeldVersion, open_library
+from node.rollouts.calibration import Calibration
 from node.doctor.synthetic import write_model
 from node.engine.base import EngineReady, PolicyFiles
 from node.engine.options import Options

@@ -6,10 +6,10 @@ from enum import StrEnum
 from math import ceil, isfinite
 from typing import Final
 
-from echo2swarm.extras import install_command, install_extra
-from echo2swarm.humane import format_bytes, format_mbit, format_rate, format_seconds
+from echo2swarm.system.extras import install_command, install_extra
+from echo2swarm.text.format import format_bytes, format_mbit, format_rate, format_seconds
 from node.doctor.router import Router
-from node.remedies import remedy_for
+from node.owner.remedies import remedy_for
 from protocols.status import Reachability
 
 RESERVE_BYTES: Final = 64 * 1024 * 1024

@@ -2,8 +2,8 @@
 
 from math import ceil
 
-from echo2swarm.capacity import Delays, Workload, forecast, stale_share
-from echo2swarm.weights.arrival import REBUILT_BYTES_PER_S
+from echo2swarm.scheduling.capacity import Delays, Workload, forecast, stale_share
+from echo2swarm.weights.update_plan import REBUILT_BYTES_PER_S
 from node.doctor.findings import Prospect
 from protocols.manifest import PolicyManifest
 from protocols.status import StatusReply

@@ -9,7 +9,7 @@ port may have been taken.
 from dataclasses import dataclass
 
 from protocols.errors import RemoteProtocolError
-from protocols.meeting import parse_place
+from protocols.holepunch import parse_place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,16 +18,16 @@ from typing import Final
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
-from echo2swarm.status_client import StatusClient
+from echo2swarm.status.client import StatusClient
 from echo2swarm.weights.announce import ask_for_manifest
-from node.membership import Membership, NodeReport
-from node.prober import Prober
-from node.self_advert import SelfAdvert
+from node.membership.heartbeats import Membership, NodeReport
+from node.membership.link_probe import Prober
+from node.membership.advert import SelfAdvert
 from protocols import manifest as manifest_protocol
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.manifest import PolicyManifest
@@ -236,7 +236,7 @@ def local_addresses(ticket: Ticket) -> list[str]:
 
 @asynccontextmanager
 async def _open_network() -> AsyncIterator[tuple[Identity, Network]]:
-    from echo2swarm.network.libp2p import open_network  # noqa: PLC0415 - takes a second
+    from echo2swarm.network.libp2p.network import open_network  # noqa: PLC0415 - takes a second
 
     identity = Identity.of(Ed25519PrivateKey.generate())
     async with open_network(identity, listen=()) as network:

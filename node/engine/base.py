@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError, SwarmError
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError, SwarmError
 from node.engine.messages import Description, Generated
 from protocols.ids import PolicyVersion
 from protocols.leases import LeasedGroup

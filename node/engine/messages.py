@@ -1,6 +1,6 @@
-"""What the node asks of its engine process: the messages of :mod:`echo2swarm.engine_messages`."""
+"""What the node asks of its engine process: the messages of :mod:`echo2swarm.processes.engine_messages`."""
 
-from echo2swarm.engine_messages import (
+from echo2swarm.processes.engine_messages import (
     Completion,
     Describe,
     Description,

@@ -6,8 +6,8 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
-from echo2swarm.devices import DEVICES, is_device
-from echo2swarm.errors import UsageError
+from echo2swarm.system.devices import DEVICES, is_device
+from echo2swarm.system.errors import UsageError
 
 T = TypeVar("T", bound=msgspec.Struct)
 

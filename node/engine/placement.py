@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.engine.options import Options, TransformersOptions, VllmOptions, num_threads
 from node.engine.process import EngineSpec, engine_spec
 

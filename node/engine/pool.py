@@ -18,8 +18,8 @@ from pathlib import Path
 import structlog
 import trio
 
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
     EngineDied,

@@ -14,10 +14,10 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError, SwarmError, UsageError
-from echo2swarm.extras import install_extra
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError, SwarmError, UsageError
+from echo2swarm.system.extras import install_extra
 from echo2swarm.models.cache import cache_dir, torch_env
 from node.engine.base import (
     EngineBrokenError,

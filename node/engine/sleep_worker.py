@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.children.worker import Cancellations, OnProgress, serve
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve
 from node.engine.messages import (
     Completion,
     Describe,

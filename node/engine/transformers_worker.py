@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from echo2swarm.children.worker import Cancellations, OnProgress, serve
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve
 from node.engine.messages import (
     Completion,
     Describe,

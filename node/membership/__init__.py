@@ -1,0 +1,1 @@
+"""Membership of a node in a run: heartbeats, lifecycle, advert and neighbours."""

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from echo2swarm.identity import Identity
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
 from node.engine.messages import Description
 from protocols import advert

@@ -12,14 +12,14 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
-from node.pacing import Contact, HeartbeatPacer
-from node.remedies import remedy_for
-from protocols import activation
-from protocols.activation import (
+from node.membership.heartbeat_timer import Contact, HeartbeatPacer
+from node.owner.remedies import remedy_for
+from protocols import heartbeat
+from protocols.heartbeat import (
     MAX_REPORTS,
     Directive,
     Heartbeat,
@@ -206,12 +206,12 @@ class Membership:
         data = await call(
             self._network,
             self._learner,
-            activation.PROTOCOL_ID,
-            encode(beat, max_bytes=activation.MAX_REQUEST_BYTES),
-            max_reply_bytes=activation.MAX_REPLY_BYTES,
+            heartbeat.PROTOCOL_ID,
+            encode(beat, max_bytes=heartbeat.MAX_REQUEST_BYTES),
+            max_reply_bytes=heartbeat.MAX_REPLY_BYTES,
             timeout_s=timeout_s,
         )
-        reply = decode(data, HeartbeatReply, max_bytes=activation.MAX_REPLY_BYTES)
+        reply = decode(data, HeartbeatReply, max_bytes=heartbeat.MAX_REPLY_BYTES)
         self._untold = self._untold[len(told) :]
         return reply
 

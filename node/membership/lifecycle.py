@@ -6,7 +6,7 @@ from typing import Protocol, assert_never
 import structlog
 import trio
 
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.ids import PolicyVersion
 from protocols.lifecycle import (
     Announce,

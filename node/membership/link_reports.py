@@ -9,9 +9,9 @@ from typing import Final, NoReturn
 
 import trio
 
-from echo2swarm.broadcast.upload import UploadBudget
-from echo2swarm.weights.traffic import Traffic
-from protocols.activation import MAX_LINKS, Dial, LinkReport
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.weights.transfer.traffic import Traffic
+from protocols.heartbeat import MAX_LINKS, Dial, LinkReport
 from protocols.ids import PeerId
 
 TICK_S: Final = 0.25

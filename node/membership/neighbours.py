@@ -10,12 +10,12 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from protocols.activation import Dial, PeerAddresses
+from protocols.heartbeat import Dial, PeerAddresses
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short
 

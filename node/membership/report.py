@@ -1,12 +1,12 @@
 """What a heartbeat says of the node."""
 
 from echo2swarm.weights.sync import PolicySync
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.traffic import Traffic
 from node.engine.base import RolloutEngine
-from node.life import Life
-from node.links import Links
-from node.membership import NodeReport
-from node.worker import Worker
+from node.membership.lifecycle import Life
+from node.membership.link_reports import Links
+from node.membership.heartbeats import NodeReport
+from node.rollouts.worker import Worker
 
 
 def report_of(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from echo2swarm.errors import SwarmError
+from echo2swarm.system.errors import SwarmError
 
 
 class GpuUnreadableError(SwarmError):

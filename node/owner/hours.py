@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 
 MINUTES_PER_DAY: Final = 24 * 60
 _RANGE: Final = re.compile(r"\s*(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})\s*")

@@ -11,9 +11,9 @@ from typing import Final, NoReturn, Protocol, assert_never
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import UsageError
-from echo2swarm.humane import format_seconds
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.format import format_seconds
 from node.owner.gpu import GpuMonitor, GpuUnreadableError, ParentOf, others_in, parent_of
 from node.owner.hours import LocalTime, is_within, next_change_unix_s
 from node.owner.policy import Decision, Drain, Facts, GpuWatch, Order, Pause, Run, decide

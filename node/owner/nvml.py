@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from echo2swarm.extras import install_extra
+from echo2swarm.system.extras import install_extra
 from node.owner.gpu import (
     GpuMonitor,
     GpuReading,

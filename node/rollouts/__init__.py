@@ -1,0 +1,1 @@
+"""Rollouts on a node: leases, the workload in hand, sampling and submission."""

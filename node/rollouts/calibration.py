@@ -5,7 +5,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from node.engine.base import EngineDownError, RolloutEngine
 from protocols.leases import MAX_SAMPLES_PER_GROUP, LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens, unpack_tokens

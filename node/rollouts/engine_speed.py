@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from echo2swarm.rates import WorkingRate
+from echo2swarm.system.rates import WorkingRate
 
 _HALF_LIFE_S: Final = 60.0
 """Of working time, after which a call counts half."""

@@ -7,11 +7,11 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
-from node.learner_calls import LearnerCalls
-from node.workload import Ending, GiveBack, Workload
+from node.rollouts.learner_client import LearnerCalls
+from node.rollouts.workload import Ending, GiveBack, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PolicyVersion
 from protocols.leases import LeaseReply

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from echo2swarm.weights.library import HeldVersion
+from echo2swarm.weights.store.library import HeldVersion
 from protocols.ids import PolicyVersion
 
 

@@ -9,12 +9,12 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
-from node.learner_calls import LearnerCalls
-from node.verdicts import RefusalNotice, Tally
-from node.workload import Ending, Workload
+from node.rollouts.learner_client import LearnerCalls
+from node.rollouts.tally import RefusalNotice, Tally
+from node.rollouts.workload import Ending, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.packed import num_packed
 from protocols.reasons import Reason

@@ -1,8 +1,8 @@
 """While active: leases in, rollouts out; and always: the newest policy into the engine.
 
-The I/O around :class:`node.workload.Workload`. One task keeps the engine busy, with one
+The I/O around :class:`node.rollouts.workload.Workload`. One task keeps the engine busy, with one
 batch after the other, or with all leases in hand at once where the engine batches by itself;
-:mod:`node.lease_keeper` asks for leases and hands them back, :mod:`node.submitter`
+:mod:`node.rollouts.lease_requests` asks for leases and hands them back, :mod:`node.rollouts.submitter`
 submits. They meet in the workload, and a bell tells them that something has changed.
 """
 
@@ -14,19 +14,19 @@ from typing import Final, NoReturn, assert_never
 import structlog
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import ChildError, StoreError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
-from node.calibration import Calibration
+from node.rollouts.calibration import Calibration
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
-from node.engine_speed import EngineSpeed
-from node.learner_calls import LearnerCalls, in_submissions, rollout_of
-from node.lease_keeper import LeaseKeeper
-from node.ports import Policies
-from node.submitter import Submission, Submitter
-from node.verdicts import Tally
-from node.workload import (
+from node.rollouts.engine_speed import EngineSpeed
+from node.rollouts.learner_client import LearnerCalls, in_submissions, rollout_of
+from node.rollouts.lease_requests import LeaseKeeper
+from node.rollouts.ports import Policies
+from node.rollouts.submitter import Submission, Submitter
+from node.rollouts.tally import Tally
+from node.rollouts.workload import (
     Apply,
     Done,
     Ending,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.simulation import Character, PeerSpec, Scenario, simulate
+from benchmarks.mesh_simulation import Character, PeerSpec, Scenario, simulate
 from protocols.reasons import Reason
 
 MBIT = 125_000.0

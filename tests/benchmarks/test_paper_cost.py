@@ -14,8 +14,8 @@ from benchmarks.roofline import (
     Model,
     tokens_per_s,
 )
-from echo2swarm.planning.assumptions import load
-from echo2swarm.planning.plan import make_plan
+from echo2swarm.plan.assumptions import load
+from echo2swarm.plan.plan import make_plan
 
 CARDS = {
     "RTX 4090": RTX_4090,

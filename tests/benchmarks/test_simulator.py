@@ -16,7 +16,7 @@ from benchmarks.simulator import (
     travel_of,
     typical_overhead,
 )
-from echo2swarm.swarm_sim.cell import busy_share_after
+from echo2swarm.simulate.cell import busy_share_after
 
 OVERHEAD = Overhead(step_s=0.02, broadcast_s=0.0, rollout_s=0.05)
 TRAVEL = Travel(first_s=0.2, last_s=0.5)

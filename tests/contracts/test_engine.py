@@ -18,7 +18,7 @@ import pytest
 import torch
 import trio
 
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
     EngineDied,

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.rpc import call, serve_calls
 from protocols import advert

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
 from echo2swarm.network.rpc import serve_calls
 from protocols.ids import PeerId

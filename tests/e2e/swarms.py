@@ -14,10 +14,10 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.identity import Identity
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream, call
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p.network import open_network
 from learner.config import (
     CheckpointTable,
     LearnerConfig,
@@ -28,9 +28,10 @@ from learner.config import (
     TrainerTable,
 )
 from learner.demo.swarm import LocalSwarm
-from protocols import activation, advert, chunks, codec, leases, manifest, rollouts
+from protocols import advert, chunks, codec, leases, manifest, rollouts
+from protocols import heartbeat
 from protocols import ticket as ticket_protocol
-from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
 from protocols.manifest import PolicyManifest
@@ -103,7 +104,7 @@ async def no_update_before(swarm: LocalSwarm, nodes: Collection[str]) -> AsyncIt
     However slow a machine is in starting them, none comes when the run is over.
     """
     await swarm.wait_event("version.published", timeout_s=JOIN_S)
-    (trainer,) = (pid for pid in swarm.pids() if "learner.training" in command_line(pid))
+    (trainer,) = (pid for pid in swarm.pids() if "learner.trainer" in command_line(pid))
     os.kill(trainer, signal.SIGSTOP)
     try:
         yield
@@ -152,7 +153,7 @@ class Impostor:
             software="test",
         )
         return await self._call(
-            activation.PROTOCOL_ID,
+            heartbeat.PROTOCOL_ID,
             Heartbeat(
                 run_id=self.ticket.run_id,
                 session_id=self.session_id,
@@ -166,7 +167,7 @@ class Impostor:
                 payload_bytes_received=0,
             ),
             HeartbeatReply,
-            activation.MAX_REPLY_BYTES,
+            heartbeat.MAX_REPLY_BYTES,
         )
 
     async def wait_active(self, applied_version: int) -> None:

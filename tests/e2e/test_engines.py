@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import trio
 
-from echo2swarm.engine_drift import Contribution
-from echo2swarm.report import write_report
-from echo2swarm.run_reader import read_run
+from echo2swarm.report.engine_drift import Contribution
+from echo2swarm.report.report import write_report
+from echo2swarm.report.run_reader import read_run
 from learner.config import ModelTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import LOOPBACK, no_update_before, tiny_config

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from echo2swarm.report import write_report
+from echo2swarm.report.report import write_report
 from learner.config import CheckpointTable, EvalTable, LearnerConfig, SwarmTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import JOIN_S, free_port, tiny_config

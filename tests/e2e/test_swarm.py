@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import trio
 
-from echo2swarm.identity import load_or_create
+from echo2swarm.system.identity import load_or_create
 from learner.config import TrackingTable, TrainerTable
 from learner.demo.swarm import LocalSwarm, open_swarm
-from learner.restarts import MAX_RESTARTS
+from learner.run.restarts import MAX_RESTARTS
 from protocols import ticket as ticket_protocol
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens
 from protocols.reasons import Reason
@@ -219,7 +219,7 @@ async def test_a_learner_that_was_told_to_stop_does_not_start_a_dead_trainer_aga
     async with open_swarm(tmp_path) as swarm:
         await swarm.start_node("ada", await swarm.start_learner(config))
         await swarm.wait_status(partial(has_passed, 1), timeout_s=JOIN_S, what="two updates")
-        trainer = next(pid for pid in swarm.pids() if "learner.training" in command_line(pid))
+        trainer = next(pid for pid in swarm.pids() if "learner.trainer" in command_line(pid))
         # Stopped meanwhile, so that it hears of both at once.
         os.kill(swarm.learner.pid, signal.SIGSTOP)
         os.kill(trainer, signal.SIGKILL)
@@ -248,7 +248,7 @@ async def new_trainer(swarm: LocalSwarm, dead: Collection[int]) -> int:
     with trio.fail_after(JOIN_S):
         while True:
             for pid in swarm.pids():
-                if pid not in dead and "learner.training" in command_line(pid):
+                if pid not in dead and "learner.trainer" in command_line(pid):
                     return pid
             await trio.sleep(0.05)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.jsonl import JsonLines
 from learner.ledger.schema import SCHEMA, SCHEMA_VERSION
 from protocols.status import StalenessCount
 from tests.echo2swarm.sample_status import node_with, status_with

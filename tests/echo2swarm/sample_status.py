@@ -2,7 +2,7 @@
 
 import msgspec
 
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, Reachability, ReasonCount, StalenessCount, StatusReply
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.run_reader import _LedgerFacts, _start
+from echo2swarm.report.run_reader import _LedgerFacts, _start
 
 
 def started(unix_s: float) -> dict[str, Any]:

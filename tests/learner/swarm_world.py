@@ -16,22 +16,22 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.network.memory_node import MemoryNetwork
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import call
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import EvalTable, LearnerConfig, RolloutTable, RunTable, SwarmTable
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
-from learner.loop.checkpoints import Checkpoints
-from learner.loop.replay import replay
-from learner.nodes.links import Links
+from learner.training.checkpoints import Checkpoints
+from learner.training.replay import replay
+from learner.state.link_table import Links
 from learner.ports import HeldOut, Published
-from learner.resuming import choose_checkpoint
-from learner.run_dir import RunDir
-from learner.runtime import Learner, Parts
+from learner.training.resume import choose_checkpoint
+from learner.run.run_dir import RunDir
+from learner.learner import Learner, Parts
 from learner.scoring.messages import (
     Completion,
     Fault,
@@ -41,11 +41,12 @@ from learner.scoring.messages import (
     SkippedPrompt,
     sha256_of_prompt,
 )
-from learner.tracking.metrics import Metrics
-from learner.training.messages import TrainGroup, Updated
-from protocols import activation, leases, rollouts, status
+from learner.status.metrics import Metrics
+from learner.trainer.messages import TrainGroup, Updated
+from protocols import leases, rollouts, status
+from protocols import heartbeat
 from protocols import advert as advert_protocol
-from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, RunId
@@ -54,7 +55,7 @@ from protocols.packed import pack_tokens, unpack_tokens
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 from protocols.sampling import SamplingParams
 from protocols.status import StatusReply, StatusRequest
-from tests.echo2swarm.dispatch.samples import STOP, rollout
+from tests.echo2swarm.scheduling.leases.samples import STOP, rollout
 
 RUN = RunId("test-run")
 UNSCORABLE_TOKEN = 13
@@ -512,7 +513,7 @@ class ScriptedNode:
             "calibrated_tokens_per_s": self.calibrated_tokens_per_s,
         }
         beat = Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
-        data = await self._call(activation.PROTOCOL_ID, encode(beat, max_bytes=1 << 20))
+        data = await self._call(heartbeat.PROTOCOL_ID, encode(beat, max_bytes=1 << 20))
         return decode(data, HeartbeatReply, max_bytes=1 << 20)
 
     def advert(self) -> bytes:

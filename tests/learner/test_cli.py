@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from learner.cli import learner
-from learner.run_dir import open_run_dir
+from learner.run.run_dir import open_run_dir
 from tests.echo2swarm.models import test_loading
 from tests.tiny_model import TINY_MODEL_DIR
 
@@ -35,7 +35,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.processes
 def test_the_learner_s_process_loads_no_model_library() -> None:
     script = (
-        "import sys, learner.app, learner.serve_command, echo2swarm.network.libp2p; "
+        "import sys, learner.app, learner.serve_command, echo2swarm.network.libp2p.network; "
         "print([m for m in ('torch', 'transformers', 'reasoning_gym', 'math_verify') "
         "if m in sys.modules])"
     )

@@ -12,14 +12,14 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from echo2swarm.errors import ChildError, StoreError
-from echo2swarm.identity import Identity
+from echo2swarm.system.errors import ChildError, StoreError
+from echo2swarm.system.identity import Identity
 from learner import app
 from learner.config import CheckpointTable, LearnerConfig
-from learner.loop.trainer_client import TrainerLostError
-from learner.loop.training_loop import TrainingFailedError
-from learner.run_dir import RunDir
-from learner.training.messages import TrainGroup, Updated
+from learner.training.trainer_client import TrainerLostError
+from learner.training.training_loop import TrainingFailedError
+from learner.run.run_dir import RunDir
+from learner.trainer.messages import TrainGroup, Updated
 from protocols.ids import RunId
 from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 

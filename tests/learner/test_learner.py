@@ -11,13 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.leasing import LeaseState
-from echo2swarm.jsonlines import read_jsonl
-from echo2swarm.rates import Phase
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.system.jsonl import read_jsonl
+from echo2swarm.system.rates import Phase
 from learner.scoring.messages import Completion
-from learner.status_service import StatusService
-from protocols.activation import Directive
+from learner.status.service import StatusService
+from protocols.heartbeat import Directive
 from protocols.reasons import Reason
 from protocols.status import StatusReply
 from tests.learner.swarm_world import RewardOf, World, config, open_world
@@ -404,7 +404,7 @@ async def test_a_status_is_put_together_once_a_second_however_often_it_is_asked_
 async def test_a_status_of_too_many_nodes_lists_those_that_do_most(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.status_service.MAX_NODES", 2)
+    monkeypatch.setattr("learner.status.service.MAX_NODES", 2)
     async with open_world(tmp_path, config(num_steps=1000), train_s=1.0) as world:
         idlers = [world.start_node(1 + i, generate_s=1e6) for i in range(3)]
         for idler in idlers:

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.jsonlines import read_jsonl
+from echo2swarm.system.jsonl import read_jsonl
 from learner.config import EvalTable, LearnerConfig
 from protocols import leases
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.packed import pack_tokens, unpack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import Rollout

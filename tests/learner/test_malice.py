@@ -10,14 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import NetworkError
-from protocols.activation import PeerReport
+from echo2swarm.system.errors import NetworkError
+from protocols.heartbeat import PeerReport
 from protocols.ids import PeerId
 from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens
 from protocols.reasons import Reason
 from protocols.rollouts import SubmissionReply
-from tests.echo2swarm.dispatch.samples import STOP
+from tests.echo2swarm.scheduling.leases.samples import STOP
 from tests.learner.swarm_world import (
     UNSCORABLE_TOKEN,
     Alter,

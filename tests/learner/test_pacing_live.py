@@ -8,7 +8,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from protocols.activation import HeartbeatReply
+from protocols.heartbeat import HeartbeatReply
 from protocols.reasons import Reason
 from protocols.status import NodeStatus
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world

@@ -6,15 +6,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.bell import Bell
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.lease_rules import NoWork
-from echo2swarm.errors import SwarmError
-from learner.dispatch.prompts import feed_prompts
+from echo2swarm.system.change_event import Bell
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.lease_rules import NoWork
+from echo2swarm.system.errors import SwarmError
+from learner.rollouts.prompts import feed_prompts
 from learner.scoring.messages import Completion, Prompt, Prompts, Reward
 from protocols.ids import PeerId, PolicyVersion
 from protocols.packed import pack_tokens
-from tests.echo2swarm.dispatch.samples import ask, rules
+from tests.echo2swarm.scheduling.leases.samples import ask, rules
 
 
 class Scorer:

@@ -9,16 +9,17 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.memory_node import MemoryNetwork
-from protocols import activation, leases, probe, rollouts, status
+from tests.fakes.network.memory_node import MemoryNetwork
+from protocols import leases, probe, rollouts, status
+from protocols import heartbeat
 from tests.learner.swarm_world import World, config, open_world
 
 NUM_STRANGERS = 60
 STREAMS_EACH = 5
 PROTOCOLS = [
-    activation.PROTOCOL_ID,
+    heartbeat.PROTOCOL_ID,
     leases.PROTOCOL_ID,
     rollouts.PROTOCOL_ID,
     status.PROTOCOL_ID,

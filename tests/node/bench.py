@@ -10,14 +10,14 @@ import trio
 from structlog.typing import EventDict
 
 from echo2swarm.network.base import PeerInfo
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.network.memory_node import MemoryNetwork
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from node.engine.base import RolloutEngine
-from node.learner_calls import LearnerCalls
-from node.life import Life
-from node.membership import Membership, NodeReport
-from node.worker import Worker
-from protocols.activation import PeerReport
+from node.rollouts.learner_client import LearnerCalls
+from node.membership.lifecycle import Life
+from node.membership.heartbeats import Membership, NodeReport
+from node.rollouts.worker import Worker
+from protocols.heartbeat import PeerReport
 from protocols.ids import PolicyVersion, peer_id_of
 from protocols.lifecycle import Drained, EngineDied, PolicyApplied, StopRequested
 from tests.node.fakes import RUN, FakeEngine, FakeLearner, FakePolicies, make_key

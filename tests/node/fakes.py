@@ -9,15 +9,16 @@ from pathlib import Path
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError, StoreError
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import serve_calls
-from echo2swarm.weights.library import HeldVersion
+from echo2swarm.weights.store.library import HeldVersion
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles
 from node.engine.messages import Completion, Generated
-from protocols import activation, leases, rollouts
-from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols import leases, rollouts
+from protocols import heartbeat
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
@@ -97,10 +98,10 @@ class FakeLearner:
     def serve(self, network: Network) -> None:
         for protocol, answer, request_bytes, reply_bytes in (
             (
-                activation.PROTOCOL_ID,
+                heartbeat.PROTOCOL_ID,
                 self.heartbeat,
-                activation.MAX_REQUEST_BYTES,
-                activation.MAX_REPLY_BYTES,
+                heartbeat.MAX_REQUEST_BYTES,
+                heartbeat.MAX_REPLY_BYTES,
             ),
             (leases.PROTOCOL_ID, self.lease, leases.MAX_REQUEST_BYTES, leases.MAX_REPLY_BYTES),
             (
@@ -141,7 +142,7 @@ class FakeLearner:
 
     async def heartbeat(self, _: PeerId, data: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
-        self.beats.append(decode(data, Heartbeat, max_bytes=activation.MAX_REQUEST_BYTES))
+        self.beats.append(decode(data, Heartbeat, max_bytes=heartbeat.MAX_REQUEST_BYTES))
         self._ring()
         if self.garble:
             return b"garbage"
@@ -156,7 +157,7 @@ class FakeLearner:
             neighbours=(),
             warning=self.warning,
         )
-        return encode(reply, max_bytes=activation.MAX_REPLY_BYTES)
+        return encode(reply, max_bytes=heartbeat.MAX_REPLY_BYTES)
 
     async def lease(self, _: PeerId, data: bytes) -> bytes:
         call: LeaseRequest | LeaseReturn = decode(

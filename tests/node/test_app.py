@@ -13,17 +13,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.cli_errors import explain
-from echo2swarm.errors import DoesNotFitError, UsageError
-from echo2swarm.identity import Identity
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.network.memory_node import MemoryNetwork
+from echo2swarm.text.cli_errors import explain
+from echo2swarm.system.errors import DoesNotFitError, UsageError
+from echo2swarm.system.identity import Identity
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.library import VersionLibrary, open_library
+from echo2swarm.weights.store.library import VersionLibrary, open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.traffic import Traffic
 from node.app import _watch_signals, run_node
 from node.config import NodeConfig
 from node.control.client import open_control
@@ -33,9 +33,9 @@ from node.engine.base import EngineBrokenError
 from node.engine.options import SleepOptions
 from node.engine.process import engine_spec
 from node.owner.settings import OwnerSettings
-from node.start import check_expiry
+from node.preflight import check_expiry
 from protocols import status
-from protocols.activation import Directive, NodeState
+from protocols.heartbeat import Directive, NodeState
 from protocols.codec import encode
 from protocols.ids import PeerId, PolicyVersion, RunId
 from protocols.status import StatusReply

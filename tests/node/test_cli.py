@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.cli_errors import explain
-from echo2swarm.errors import SwarmError, UsageError
-from echo2swarm.identity import hold_identity
+from echo2swarm.text.cli_errors import explain
+from echo2swarm.system.errors import SwarmError, UsageError
+from echo2swarm.system.identity import hold_identity
 from node.cli import node
 from node.engine.options import SleepOptions, TransformersOptions, parse_options
 from node.engine.process import engine_spec
-from node.settings import make_config
+from node.options import make_config
 from protocols import ticket as ticket_protocol
 from protocols.ids import peer_id_of
 from protocols.ticket import Ticket
@@ -164,7 +164,7 @@ assert not heavy, heavy
 def test_the_node_itself_never_loads_torch() -> None:
     script = """
 import sys
-import node.app, node.settings, echo2swarm.network.libp2p
+import node.app, node.settings, echo2swarm.network.libp2p.network
 heavy = {"torch", "transformers", "safetensors"} & set(sys.modules)
 assert not heavy, heavy
 """

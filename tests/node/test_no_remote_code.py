@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from node.engine.base import EngineReady, PolicyFiles
 from node.engine.options import TransformersOptions
 from node.engine.process import engine_spec, open_engine

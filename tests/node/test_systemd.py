@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from echo2swarm.cli_errors import explain
-from echo2swarm.errors import UsageError
+from echo2swarm.text.cli_errors import explain
+from echo2swarm.system.errors import UsageError
 from node.cli import node
-from node.service_unit import environment_text, service_paths, unit_text
+from node.systemd import environment_text, service_paths, unit_text
 from tests.node.test_cli import write_ticket
 
 ODD = "a b$HOME%h\"'\\;"
@@ -25,7 +25,7 @@ def run(*arguments: str) -> str:
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr("node.service_unit._systemctl", lambda *_: False)
+    monkeypatch.setattr("node.systemd._systemctl", lambda *_: False)
     return tmp_path
 
 

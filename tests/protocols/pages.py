@@ -20,7 +20,7 @@ import msgspec
 from msgspec import inspect
 
 from protocols import lifecycle
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from tests.protocols.meanings import MEANINGS
 from tests.protocols.samples import wire_bytes
 from tests.protocols.strategies import struct_fields
@@ -33,22 +33,22 @@ MODULES: Final[dict[str, tuple[str, ...]]] = {
     "ticket": ("protocols.ticket",),
     "manifest": ("protocols.manifest", "protocols.sampling"),
     "advert": ("protocols.advert",),
-    "activation": ("protocols.activation",),
+    "activation": ("protocols.heartbeat",),
     "lifecycle": (),
     "leases": ("protocols.leases",),
     "rollouts": ("protocols.rollouts",),
     "chunks": ("protocols.chunks",),
     "bulk": ("protocols.bulk",),
     "probe": ("protocols.probe",),
-    "meeting": ("protocols.meeting",),
+    "meeting": ("protocols.holepunch",),
     "status": ("protocols.status",),
     "framing": ("protocols.framing",),
     "envelope": ("protocols.envelope",),
     "children": (
-        "echo2swarm.children.wire",
-        "echo2swarm.engine_messages",
-        "learner.training.messages",
-        "learner.training.rank_messages",
+        "echo2swarm.processes.wire",
+        "echo2swarm.processes.engine_messages",
+        "learner.trainer.messages",
+        "learner.trainer.rank_messages",
         "learner.scoring.messages",
         "learner.scoring.checking",
         "learner.tasks.inputs",

@@ -5,22 +5,8 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import (
-    activation,
-    advert,
-    bulk,
-    chunks,
-    framing,
-    leases,
-    manifest,
-    meeting,
-    packed,
-    probe,
-    rollouts,
-    sampling,
-    status,
-    ticket,
-)
+from protocols import advert, bulk, chunks, framing, leases, manifest, packed, probe, rollouts, sampling, status, ticket
+from protocols import heartbeat, holepunch
 from protocols.ids import peer_id_of
 from protocols.reasons import Reason
 
@@ -97,11 +83,11 @@ ADVERT: Final = advert.NodeAdvert(
     software="echo2swarm 0.1.0",
 )
 
-REPORT: Final = activation.PeerReport(PEER, Reason.BAD_CHUNK_HASH, 2)
-LINK: Final = activation.LinkReport(
-    PEER, bytes_sent=500, bytes_received=700, dial=activation.Dial.REACHED
+REPORT: Final = heartbeat.PeerReport(PEER, Reason.BAD_CHUNK_HASH, 2)
+LINK: Final = heartbeat.LinkReport(
+    PEER, bytes_sent=500, bytes_received=700, dial=heartbeat.Dial.REACHED
 )
-NEIGHBOUR: Final = activation.PeerAddresses(PEER, ("/ip4/203.0.113.7/tcp/4150",))
+NEIGHBOUR: Final = heartbeat.PeerAddresses(PEER, ("/ip4/203.0.113.7/tcp/4150",))
 SAMPLE_SPEC: Final = leases.SampleSpec(index=1, seed=99)
 LEASED_GROUP: Final = leases.LeasedGroup(
     group_id=7, prompt_tokens=packed.pack_tokens([1, 2, 70_000]), samples=(SAMPLE_SPEC,)
@@ -125,7 +111,7 @@ NODE_STATUS: Final = status.NodeStatus(
     name="attic",
     engine="transformers",
     device="cpu",
-    state=activation.NodeState.ACTIVE,
+    state=heartbeat.NodeState.ACTIVE,
     is_connected=True,
     seconds_since_heartbeat=0.5,
     directive="active",
@@ -158,11 +144,11 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
     "manifest": (MANIFEST,),
     "advert": (ADVERT,),
     "activation": (
-        activation.Heartbeat(
+        heartbeat.Heartbeat(
             run_id=RUN,
             session_id=SESSION,
             advert=b"\xad" * 4,
-            state=activation.NodeState.ACTIVE,
+            state=heartbeat.NodeState.ACTIVE,
             applied_version=3,
             held_version=None,
             num_rollouts_in_hand=8,
@@ -174,8 +160,8 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             links=(LINK,),
             calibrated_tokens_per_s=512.5,
         ),
-        activation.HeartbeatReply(
-            directive=activation.Directive.ACTIVE,
+        heartbeat.HeartbeatReply(
+            directive=heartbeat.Directive.ACTIVE,
             why="needed",
             learner_step=4,
             newest_version=4,
@@ -226,11 +212,11 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         probe.ProbeResult(upload_bytes_per_s=3_000_000.0, download_bytes_per_s=12_000_000.0),
     ),
     "meeting": (
-        meeting.Ask(PEER, 40_001),
-        meeting.Invite(PEER),
-        meeting.Accept(40_002),
-        meeting.Go(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
-        meeting.Declined(meeting.Fault.NOT_HERE),
+        holepunch.Ask(PEER, 40_001),
+        holepunch.Invite(PEER),
+        holepunch.Accept(40_002),
+        holepunch.Go(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
+        holepunch.Declined(holepunch.Fault.NOT_HERE),
     ),
     "bulk": (
         bulk.Ask(protocol=chunks.PROTOCOL_ID),

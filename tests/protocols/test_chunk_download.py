@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_holder import Holder, PullSettings
-from protocols.chunk_pull import (
+from protocols.chunk_source import Holder, PullSettings
+from protocols.chunk_download import (
     AskChunk,
     AskHashes,
     ChunkPull,

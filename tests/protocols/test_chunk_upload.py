@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_serve import (
+from protocols.chunk_upload import (
     EndTurn,
     LookUp,
     NoteHeld,

@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
-from protocols import activation, advert
-from protocols.activation import (
+from protocols import advert
+from protocols import heartbeat
+from protocols.heartbeat import (
     Dial,
     Directive,
     Heartbeat,
@@ -36,13 +37,13 @@ def test_the_longest_lawful_heartbeat_fits_its_frame() -> None:
         payload_bytes_sent=2**63 - 1,
         payload_bytes_received=2**63 - 1,
         receiving_s=1e9,
-        reports=(PeerReport(WIDEST * 80, LONGEST_WORD, 2**31 - 1),) * activation.MAX_REPORTS,
-        links=(LinkReport(WIDEST * 80, 2**63 - 1, 2**63 - 1, Dial.REACHED),) * activation.MAX_LINKS,
+        reports=(PeerReport(WIDEST * 80, LONGEST_WORD, 2**31 - 1),) * heartbeat.MAX_REPORTS,
+        links=(LinkReport(WIDEST * 80, 2**63 - 1, 2**63 - 1, Dial.REACHED),) * heartbeat.MAX_LINKS,
     )
 
-    wire = encode(longest, max_bytes=activation.MAX_REQUEST_BYTES)
+    wire = encode(longest, max_bytes=heartbeat.MAX_REQUEST_BYTES)
 
-    assert decode(wire, Heartbeat, max_bytes=activation.MAX_REQUEST_BYTES) == longest
+    assert decode(wire, Heartbeat, max_bytes=heartbeat.MAX_REQUEST_BYTES) == longest
 
 
 def test_the_longest_lawful_reply_fits_its_frame() -> None:
@@ -53,14 +54,14 @@ def test_the_longest_lawful_reply_fits_its_frame() -> None:
         learner_step=2**63 - 1,
         newest_version=2**63 - 1,
         next_heartbeat_s=3600.0,
-        neighbours=(neighbour,) * activation.MAX_NEIGHBOURS,
+        neighbours=(neighbour,) * heartbeat.MAX_NEIGHBOURS,
         upload_bytes_per_s=1e12,
         warning=WIDEST * 200,
     )
 
-    wire = encode(longest, max_bytes=activation.MAX_REPLY_BYTES)
+    wire = encode(longest, max_bytes=heartbeat.MAX_REPLY_BYTES)
 
-    assert decode(wire, HeartbeatReply, max_bytes=activation.MAX_REPLY_BYTES) == longest
+    assert decode(wire, HeartbeatReply, max_bytes=heartbeat.MAX_REPLY_BYTES) == longest
 
 
 @pytest.mark.parametrize("wait_s", [0.0, -1.0, 3601.0, float("nan")])

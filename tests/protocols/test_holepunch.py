@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError
-from protocols.meeting import (
+from protocols.holepunch import (
     MAX_BYTES,
     MAX_PLACES,
     MIN_PORT,

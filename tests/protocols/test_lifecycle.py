@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.errors import LocalProtocolError
 from protocols.ids import PolicyVersion
 from protocols.lifecycle import (

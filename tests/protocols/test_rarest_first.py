@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_order import RarestFirst
+from protocols.rarest_first import RarestFirst
 from protocols.ids import PeerId
 
 NUM_CHUNKS = 6

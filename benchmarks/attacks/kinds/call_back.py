@@ -8,8 +8,9 @@ import trio
 
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire
-from echo2swarm.errors import NetworkError
-from protocols import activation, bulk
+from echo2swarm.system.errors import NetworkError
+from protocols import bulk
+from protocols import heartbeat
 from protocols.bulk import CallBack, Entrance
 
 PER_IDENTITY: Final = 8
@@ -29,7 +30,7 @@ async def run(scene: Scene) -> None:
                 token=secrets.token_bytes(bulk.TOKEN_BYTES),
                 addresses=(scene.order.victim,),
             )
-            request = CallBack(protocol=activation.PROTOCOL_ID, entrance=entrance)
+            request = CallBack(protocol=heartbeat.PROTOCOL_ID, entrance=entrance)
             try:
                 reply = await wire.call(
                     bulk.PROTOCOL_ID, msgspec.msgpack.encode(request), within_s=WITHIN_S

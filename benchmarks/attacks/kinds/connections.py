@@ -5,7 +5,7 @@ from typing import Final
 import trio
 
 from benchmarks.attacks.scene import Scene
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 
 PARALLEL: Final = 8
 

@@ -4,8 +4,8 @@ import trio
 
 from benchmarks.attacks.member import open_member
 from benchmarks.attacks.scene import Scene
-from echo2swarm.errors import NetworkError
-from protocols.activation import NodeState
+from echo2swarm.system.errors import NetworkError
+from protocols.heartbeat import NodeState
 from protocols.errors import RemoteProtocolError
 
 PARALLEL = 8

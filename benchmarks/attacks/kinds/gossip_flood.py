@@ -12,7 +12,7 @@ from libp2p.pubsub.pubsub import PUBSUB_SIGNING_PREFIX
 
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import new_identity, varint
-from echo2swarm.identity import Identity
+from echo2swarm.system.identity import Identity
 from protocols.manifest import topic_of
 
 PROTOCOL: Final = "/meshsub/1.1.0"

@@ -8,8 +8,9 @@ import trio
 from benchmarks.attacks.member import Member, open_member
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import frame
-from protocols import activation, leases, rollouts
-from protocols.activation import NodeState, PeerReport
+from protocols import leases, rollouts
+from protocols import heartbeat
+from protocols.heartbeat import NodeState, PeerReport
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout
 
@@ -46,7 +47,7 @@ async def _reports(member: Member, _: int) -> None:
     await member.heartbeat(
         reports=tuple(
             PeerReport(secrets.token_hex(40), Reason.BAD_CHUNK_HASH, 2**31 - 1)
-            for _ in range(activation.MAX_REPORTS)
+            for _ in range(heartbeat.MAX_REPORTS)
         )
     )
 
@@ -56,7 +57,7 @@ async def _other_state(member: Member, number: int) -> None:
 
 
 async def _garbage(member: Member, number: int) -> None:
-    protocols = (activation.PROTOCOL_ID, leases.PROTOCOL_ID, rollouts.PROTOCOL_ID)
+    protocols = (heartbeat.PROTOCOL_ID, leases.PROTOCOL_ID, rollouts.PROTOCOL_ID)
     stream = await member.wire.open_stream(
         protocols[number % len(protocols)], frame(secrets.token_bytes(200))
     )
@@ -66,7 +67,7 @@ async def _garbage(member: Member, number: int) -> None:
 
 
 async def _too_long(member: Member, _: int) -> None:
-    stream = await member.wire.open_stream(activation.PROTOCOL_ID, b"\x7f\xff\xff\xff")
+    stream = await member.wire.open_stream(heartbeat.PROTOCOL_ID, b"\x7f\xff\xff\xff")
     with trio.move_on_after(5.0):
         await stream.wait_ended()
     stream.forget()

@@ -8,10 +8,11 @@ import trio
 
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire
-from protocols import activation, bulk, chunks, leases, manifest, rollouts, status
+from protocols import bulk, chunks, leases, manifest, rollouts, status
+from protocols import heartbeat
 
 PROTOCOLS: Final = {
-    "heartbeat": activation.PROTOCOL_ID,
+    "heartbeat": heartbeat.PROTOCOL_ID,
     "lease": leases.PROTOCOL_ID,
     "rollouts": rollouts.PROTOCOL_ID,
     "status": status.PROTOCOL_ID,

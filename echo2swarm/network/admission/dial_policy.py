@@ -7,7 +7,7 @@ sent us (the addresses in the ticket), we go in any case.
 
 Two questions, in this order. Is it an address that a stranger may name at all
 (:func:`objection`)? And were there not too many dials of this kind lately
-(:mod:`echo2swarm.network.dial_budget`)? An address at which a peer has proven its key is its
+(:mod:`echo2swarm.network.admission.dial_budget`)? An address at which a peer has proven its key is its
 own, and needs no budget.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
-from echo2swarm.network.dial_budget import DialBudget
+from echo2swarm.network.admission.dial_budget import DialBudget
 from protocols.ids import PeerId
 
 MIN_PORT: Final = 1024

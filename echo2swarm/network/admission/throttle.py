@@ -8,7 +8,7 @@ BURST: Final = 30
 """So many warnings in a row are written: enough to see what kind of trouble it is."""
 REFILL_PER_S: Final = 0.2
 """After that, on average. Each throttle allows as much: what all of them let through together is
-limited where lines are written (:mod:`echo2swarm.log_budget`)."""
+limited where lines are written (:mod:`echo2swarm.system.log_budget`)."""
 
 
 class Throttle:

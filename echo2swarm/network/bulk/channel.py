@@ -17,17 +17,17 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.network import bulk_tls
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.network.bulk import tls
 from echo2swarm.network.addresses import merge
-from echo2swarm.network.bulk_dial import DIAL_S, Caller, dial, place_of
-from echo2swarm.network.bulk_routes import Routes, Way
-from echo2swarm.network.bulk_socket import BrokenError, Filling, TlsSocket
-from echo2swarm.network.bulk_stream import TlsStream
-from echo2swarm.network.bulk_tickets import Tickets
-from echo2swarm.network.dial_policy import DialPolicy
+from echo2swarm.network.bulk.dial import DIAL_S, Caller, dial, place_of
+from echo2swarm.network.bulk.routes import Routes, Way
+from echo2swarm.network.bulk.socket import BrokenError, Filling, TlsSocket
+from echo2swarm.network.bulk.stream import TlsStream
+from echo2swarm.network.bulk.tokens import Tickets
+from echo2swarm.network.admission.dial_policy import DialPolicy
 from echo2swarm.network.serving import Service
-from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.admission.throttle import Throttle
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     TOKEN_BYTES,
@@ -114,9 +114,9 @@ class Bulk:
         self._addresses = merge(addresses)
         self._services = services
         self._nursery = nursery
-        self._certificate = bulk_tls.Certificate()
+        self._certificate = tls.Certificate()
         self._accepting = self._certificate.accepting()
-        self._dialling = bulk_tls.dialling()
+        self._dialling = tls.dialling()
         self._threads = trio.CapacityLimiter(MAX_THREADS)
         self._tickets: Tickets[_Serve | _HandOver] = Tickets()
         self._routes = Routes(is_dialable=bool(addresses))
@@ -299,7 +299,7 @@ class Bulk:
             connection = TlsSocket(raw, self._accepting, is_accepting=True, threads=self._threads)
             with trio.move_on_after(HANDSHAKE_S):
                 await connection.shake_hands()
-                if not bulk_tls.is_ours(connection.ssl):
+                if not tls.is_ours(connection.ssl):
                     raise BrokenError("another protocol")
                 shown = Filling(TOKEN_BYTES)
                 await connection.fill(shown)

@@ -7,8 +7,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.network import bulk_tls
-from echo2swarm.network.bulk_socket import BrokenError, TlsSocket
+from echo2swarm.network.bulk import tls
+from echo2swarm.network.bulk.socket import BrokenError, TlsSocket
 from protocols.bulk import Entrance
 
 DIAL_S: Final = 3.0
@@ -102,9 +102,9 @@ async def _connect(
     is_good = False
     try:
         await connection.shake_hands()
-        if not bulk_tls.is_ours(connection.ssl):
+        if not tls.is_ours(connection.ssl):
             raise BrokenError("speaks another protocol")
-        if not bulk_tls.is_named(connection.ssl, certificate_sha256):
+        if not tls.is_named(connection.ssl, certificate_sha256):
             raise BrokenError("shows another certificate")
         is_good = True
     finally:

@@ -14,16 +14,16 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import IsProven, PeerInfo
-from echo2swarm.network.dial_policy import target_of
-from echo2swarm.network.libp2p_ends import ends_of, open_connections
-from echo2swarm.network.libp2p_gate import Gate
-from echo2swarm.network.libp2p_host import peer_store_addresses
-from echo2swarm.network.libp2p_meeting import Meetings
+from echo2swarm.network.admission.dial_policy import target_of
+from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
+from echo2swarm.network.libp2p.gate import Gate
+from echo2swarm.network.libp2p.host import peer_store_addresses
+from echo2swarm.network.libp2p.holepunch import Meetings
 from echo2swarm.network.serving import leaves
-from echo2swarm.network.unread import who_has_to_go
+from echo2swarm.network.admission.unread import who_has_to_go
 from protocols.ids import PeerId, short
 
 OPEN_S: Final = 10.0

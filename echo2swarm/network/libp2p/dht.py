@@ -16,10 +16,10 @@ from libp2p.records.validator import NamespacedValidator, Validator
 
 from echo2swarm.network.addresses import merge
 from echo2swarm.network.base import PeerInfo
-from echo2swarm.network.dial_policy import DialPolicy
-from echo2swarm.network.libp2p_host import peer_store_addresses, texts
-from echo2swarm.network.libp2p_providers import Providers, peer_name
-from echo2swarm.network.provider_table import MAX_PROVIDERS
+from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.libp2p.host import peer_store_addresses, texts
+from echo2swarm.network.libp2p.providers import Providers, peer_name
+from echo2swarm.network.admission.provider_table import MAX_PROVIDERS
 from echo2swarm.network.records import NAMESPACE, check_record, newest_record
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.ids import PeerId

@@ -9,11 +9,11 @@ from libp2p.abc import IHost, INetConn, INetStream
 from libp2p.peer.id import ID
 
 from echo2swarm.network.base import Stream
-from echo2swarm.network.libp2p_streams import Libp2pStream
-from echo2swarm.network.libp2p_yamux import BulkYamux
+from echo2swarm.network.libp2p.streams import Libp2pStream
+from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.served_stream import ServedStream
 from protocols.ids import PeerId
-from protocols.meeting import MAX_BYTES, Place
+from protocols.holepunch import MAX_BYTES, Place
 
 Negotiate = Callable[[INetConn, PeerId, str], Awaitable[INetStream]]
 """Opens a stream of a protocol on a connection to a peer, or raises NetworkError."""

@@ -14,7 +14,7 @@ import trio
 from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
-from echo2swarm.network.dial_policy import DialPolicy, Target, target_of
+from echo2swarm.network.admission.dial_policy import DialPolicy, Target, target_of
 from protocols.ids import PeerId
 
 _LIBRARY: Final = "the library"

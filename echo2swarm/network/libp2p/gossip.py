@@ -14,9 +14,9 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.validators import signature_validator
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import MAX_GOSSIP_BYTES
-from echo2swarm.network.gossip_guard import GossipGuard
+from echo2swarm.network.admission.gossip_guard import GossipGuard
 from echo2swarm.network.serving import Subscription
 from protocols.errors import LocalProtocolError
 from protocols.gossip import Fate

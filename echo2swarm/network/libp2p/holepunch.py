@@ -1,6 +1,6 @@
 """Connections between peers of which neither can be dialled, with the help of a third.
 
-Specification: ``docs/specs/meeting.md``; why not the library's relay and hole
+Specification: ``docs/specs/holepunch.md``; why not the library's relay and hole
 punching: ``docs/adr/0007-nat.md``. A connection made like this is a libp2p
 connection as any other, straight from router to router.
 """
@@ -16,10 +16,10 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import ServeLimits, Stream
-from echo2swarm.network.dial_policy import DialPolicy
-from echo2swarm.network.libp2p_ends import (
+from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.libp2p.endpoints import (
     Negotiate,
     connection_to,
     ends_of,
@@ -28,14 +28,14 @@ from echo2swarm.network.libp2p_ends import (
     open_connections,
     stream_on,
 )
-from echo2swarm.network.libp2p_socket import OwnedStream
-from echo2swarm.network.libp2p_yamux import BulkYamux
-from echo2swarm.network.punch import Puncher
+from echo2swarm.network.libp2p.socket import OwnedStream
+from echo2swarm.network.libp2p.yamux import BulkYamux
+from echo2swarm.network.libp2p.holepunch_tcp import Puncher
 from echo2swarm.network.serving import leaves
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, public_key_of, short
-from protocols.meeting import (
+from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     MAX_BYTES,
     MIN_PORT,

@@ -1,4 +1,4 @@
-"""Bringing two peers together that are both connected to us; ``docs/specs/meeting.md``."""
+"""Bringing two peers together that are both connected to us; ``docs/specs/holepunch.md``."""
 
 from collections import OrderedDict
 from typing import Final
@@ -7,14 +7,14 @@ import structlog
 import trio
 from libp2p.abc import IHost
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import ServeLimits, Stream
-from echo2swarm.network.libp2p_ends import Negotiate, connection_to, ends_of, muxed_of, stream_on
-from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.libp2p.endpoints import Negotiate, connection_to, ends_of, muxed_of, stream_on
+from echo2swarm.network.admission.throttle import Throttle
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, public_key_of, short
-from protocols.meeting import (
+from protocols.holepunch import (
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
     Ask,

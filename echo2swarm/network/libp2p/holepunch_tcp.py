@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from protocols.meeting import Place
+from protocols.holepunch import Place
 
 ATTEMPT_S: Final = 2.5
 """Long enough for the packet that is sent again after a second to make the round trip."""

@@ -18,9 +18,9 @@ from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.tools.anyio_service import background_trio_service
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
-from echo2swarm.network import libp2p_tcp
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
+from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.addresses import group_by_peer, join_address
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
@@ -33,31 +33,31 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
-from echo2swarm.network.bulk import ANSWER_S, Bulk
-from echo2swarm.network.bulk_stream import TlsStream
-from echo2swarm.network.connection_seats import ConnectionSeats
-from echo2swarm.network.dial_policy import DialPolicy
-from echo2swarm.network.libp2p_connections import CLOSE_S, OPEN_S, Connections
-from echo2swarm.network.libp2p_dht import Dht
-from echo2swarm.network.libp2p_ends import ends_of, open_connections
-from echo2swarm.network.libp2p_gate import Gate
-from echo2swarm.network.libp2p_go_between import LIMITS as ASK_LIMITS
-from echo2swarm.network.libp2p_go_between import GoBetween
-from echo2swarm.network.libp2p_gossip import Gossip
-from echo2swarm.network.libp2p_host import (
+from echo2swarm.network.bulk.channel import ANSWER_S, Bulk
+from echo2swarm.network.bulk.stream import TlsStream
+from echo2swarm.network.admission.connection_seats import ConnectionSeats
+from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.libp2p.connections import CLOSE_S, OPEN_S, Connections
+from echo2swarm.network.libp2p.dht import Dht
+from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
+from echo2swarm.network.libp2p.gate import Gate
+from echo2swarm.network.libp2p.holepunch_coordinator import LIMITS as ASK_LIMITS
+from echo2swarm.network.libp2p.holepunch_coordinator import GoBetween
+from echo2swarm.network.libp2p.gossip import Gossip
+from echo2swarm.network.libp2p.host import (
     concrete_addresses,
     make_host,
 )
-from echo2swarm.network.libp2p_log import quiet
-from echo2swarm.network.libp2p_meeting import INVITE_LIMITS, Meetings
-from echo2swarm.network.libp2p_streams import Libp2pStream
+from echo2swarm.network.libp2p.logs import quiet
+from echo2swarm.network.libp2p.holepunch import INVITE_LIMITS, Meetings
+from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, Subscription, leaves, nobody
-from echo2swarm.network.unread import Arrivals
+from echo2swarm.network.admission.unread import Arrivals
 from protocols.bulk import MAX_MESSAGE_BYTES
 from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
 from protocols.ids import PeerId, short
-from protocols.meeting import ASK_PROTOCOL_ID, INVITE_PROTOCOL_ID
+from protocols.holepunch import ASK_PROTOCOL_ID, INVITE_PROTOCOL_ID
 
 MAX_CONNECTIONS: Final = 512
 MAINTENANCE_S: Final = 1.0
@@ -98,7 +98,7 @@ async def open_network(
         UsageError: ``listen`` is malformed.
         NetworkError: a port is in use or not allowed, or the library stopped working.
     """
-    ports = await libp2p_tcp.bind(listen)
+    ports = await tcp.bind(listen)
     own = concrete_addresses(ports, advertise)
     policy = DialPolicy(own if ticket_addresses is None else ticket_addresses)
     for info in group_by_peer(ticket_addresses or ()):
@@ -133,14 +133,14 @@ async def open_network(
     except ExceptionGroup as group:
         raise leaves(group)[0] from group
     finally:
-        await libp2p_tcp.close(ports)
+        await tcp.close(ports)
     if failure is not None:
         raise failure
 
 
 async def _run(
     identity: Identity,
-    ports: Sequence[libp2p_tcp.BoundPort],
+    ports: Sequence[tcp.BoundPort],
     *,
     own: Sequence[str],
     gate: Gate,

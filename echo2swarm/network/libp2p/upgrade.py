@@ -12,11 +12,11 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
-from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
-from echo2swarm.network.libp2p_noise import FrameSession, SafeNoise
-from echo2swarm.network.libp2p_socket import OwnedStream
-from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
-from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.libp2p.noise import FrameSession, SafeNoise
+from echo2swarm.network.libp2p.socket import OwnedStream
+from echo2swarm.network.libp2p.yamux import BulkMuxer, BulkYamux
+from echo2swarm.network.admission.throttle import Throttle
 from protocols.ids import PeerId, short
 
 LOG_BURST: Final = 5

@@ -29,9 +29,9 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
-from echo2swarm.network.libp2p_inbox import Inbox
-from echo2swarm.network.libp2p_noise import FrameSession
-from echo2swarm.network.libp2p_socket import OwnedStream
+from echo2swarm.network.libp2p.receive_buffer import Inbox
+from echo2swarm.network.libp2p.noise import FrameSession
+from echo2swarm.network.libp2p.socket import OwnedStream
 
 DATA_BYTES: Final = 65_507
 """A frame with this much is exactly one Noise message; with one byte more it is two."""

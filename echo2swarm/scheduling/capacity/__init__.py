@@ -3,8 +3,8 @@
 The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
 """
 
-from echo2swarm.capacity.estimates import Estimate, RecentValues, percentile_95, prior
-from echo2swarm.capacity.model import (
+from echo2swarm.scheduling.capacity.estimates import Estimate, RecentValues, percentile_95, prior
+from echo2swarm.scheduling.capacity.model import (
     Binds,
     Delays,
     Forecast,
@@ -17,7 +17,7 @@ from echo2swarm.capacity.model import (
     required_rollouts_per_s,
     stale_share,
 )
-from echo2swarm.capacity.words import explain
+from echo2swarm.scheduling.capacity.explain import explain
 
 __all__ = [
     "Binds",

@@ -2,8 +2,8 @@
 
 from math import isfinite
 
-from echo2swarm.capacity.model import Binds, Delays, Forecast, Workload, min_staleness
-from echo2swarm.humane import format_percent, format_rate, format_seconds
+from echo2swarm.scheduling.capacity.model import Binds, Delays, Forecast, Workload, min_staleness
+from echo2swarm.text.format import format_percent, format_rate, format_seconds
 
 
 def explain(found: Forecast, workload: Workload, delays: Delays, *, rollouts_per_s: float) -> str:

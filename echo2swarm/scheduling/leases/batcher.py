@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from echo2swarm.dispatch.groups import CompleteGroup
-from echo2swarm.freshness import Freshness, judge, oldest_usable_version
+from echo2swarm.scheduling.leases.groups import CompleteGroup
+from echo2swarm.scheduling.staleness import Freshness, judge, oldest_usable_version
 from protocols.ids import GroupId
 
 

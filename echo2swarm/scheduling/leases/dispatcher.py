@@ -6,25 +6,25 @@ before that. A late result is still taken if its sample is yet without one: noth
 twice.
 
 The learner paces: it leases only what is expected to be finished, and fresh, when its turn
-comes, see :mod:`echo2swarm.dispatch.choice`. The caller passes the time, and performs what
+comes, see :mod:`echo2swarm.scheduling.leases.lease_choice`. The caller passes the time, and performs what
 is returned.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from echo2swarm import freshness
-from echo2swarm.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
-from echo2swarm.dispatch.batcher import Formed, ReadyGroups
-from echo2swarm.dispatch.budget import Candidate
-from echo2swarm.dispatch.choice import Choice, Chooser
-from echo2swarm.dispatch.equal_groups import EqualGroups
-from echo2swarm.dispatch.group_table import GroupTable, SampleStatus
-from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
-from echo2swarm.dispatch.late_leases import LateLeases, late_at_s
-from echo2swarm.dispatch.learner_pace import LearnerPace
-from echo2swarm.dispatch.lease_rules import Ask, DispatchRules, NoWork
-from echo2swarm.dispatch.leasing import (
+from echo2swarm.scheduling import staleness
+from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
+from echo2swarm.scheduling.leases.batcher import Formed, ReadyGroups
+from echo2swarm.scheduling.leases.node_budget import Candidate
+from echo2swarm.scheduling.leases.lease_choice import Choice, Chooser
+from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups
+from echo2swarm.scheduling.leases.group_table import GroupTable, SampleStatus
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
+from echo2swarm.scheduling.leases.late_leases import LateLeases, late_at_s
+from echo2swarm.scheduling.leases.learner_pace import LearnerPace
+from echo2swarm.scheduling.leases.lease_rules import Ask, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_book import (
     LeaseBook,
     LeaseEnded,
     LeaseRecord,
@@ -32,10 +32,10 @@ from echo2swarm.dispatch.leasing import (
     SampleKey,
     sampling_seed,
 )
-from echo2swarm.dispatch.open_group import Dropped, OpenGroup
-from echo2swarm.dispatch.pace import PaceBook
-from echo2swarm.dispatch.prompt_queue import PromptQueue
-from echo2swarm.dispatch.supply import Supply
+from echo2swarm.scheduling.leases.open_group import Dropped, OpenGroup
+from echo2swarm.scheduling.leases.node_pace import PaceBook
+from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
+from echo2swarm.scheduling.leases.node_supply import Supply
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 
@@ -331,7 +331,7 @@ class Dispatcher:
         self._groups.num_backups = 0
         self._equal.next_step()
         return self._groups.drop_older_than(
-            freshness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
+            staleness.oldest_usable_version(next_step, max_staleness=self._rules.max_staleness)
         )
 
     def drop(self, group_id: GroupId, reason: DropReason) -> Dropped:
@@ -371,7 +371,7 @@ class Dispatcher:
         version = self._learner.version_at(
             now_s + wait_s, applied=ask.applied_version, broadcast_s=ask.broadcast_s
         )
-        use_by = freshness.last_usable_step(version, max_staleness=self._rules.max_staleness)
+        use_by = staleness.last_usable_step(version, max_staleness=self._rules.max_staleness)
         if use_by < self.next_step:
             return NoWork(f"version {version} is too old for update {self.next_step}")
         return Candidate(
@@ -396,7 +396,7 @@ class Dispatcher:
             peer=ask.peer,
             session_id=ask.session_id,
             min_version=node.version,
-            deadline_step=freshness.last_usable_step(
+            deadline_step=staleness.last_usable_step(
                 node.version, max_staleness=self._rules.max_staleness
             ),
             granted_at_s=node.now_s,

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
-from echo2swarm.dispatch.batcher import Formed, ReadyGroups
-from echo2swarm.dispatch.groups import AcceptedRollout, CompleteGroup, DropReason
-from echo2swarm.dispatch.leasing import SampleKey
-from echo2swarm.dispatch.open_group import Dropped, OpenGroup, Slot
+from echo2swarm.scheduling.leases.batcher import Formed, ReadyGroups
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.lease_book import SampleKey
+from echo2swarm.scheduling.leases.open_group import Dropped, OpenGroup, Slot
 from protocols.ids import GroupId, LeaseId, PeerId
 
 MAX_REMEMBERED: Final = 4096

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
 
-from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseRecord, LeaseState
 from protocols.ids import LeaseId
 
 LATE_FACTOR: Final = 2.0

@@ -5,7 +5,7 @@ from math import inf
 from statistics import fmean, median
 from typing import Final
 
-from echo2swarm import freshness
+from echo2swarm.scheduling import staleness
 from protocols.ids import PolicyVersion
 
 _KEPT: Final = 8
@@ -80,7 +80,7 @@ class LearnerPace:
         """Return when the update from ``use_step`` is expected to start; ``inf`` if unknown."""
         if self._usual_s is None or self._last_start_s is None:
             return inf
-        return freshness.expected_start_s(
+        return staleness.expected_start_s(
             use_step,
             next_step=self._next_step,
             last_start_s=self._last_start_s,
@@ -119,7 +119,7 @@ class LearnerPace:
         """Note a published version; those that are too old for any update are forgotten."""
         self._published_at_s.setdefault(version, now_s)
         self._began_s = now_s if self._began_s is None else self._began_s
-        oldest = freshness.oldest_usable_version(self._next_step, max_staleness=max_staleness)
+        oldest = staleness.oldest_usable_version(self._next_step, max_staleness=max_staleness)
         newest = max(self._published_at_s)
         self._published_at_s = {
             v: self._published_at_s[v]

@@ -10,20 +10,20 @@ from itertools import islice
 from math import floor
 from typing import Final, NamedTuple
 
-from echo2swarm import freshness
-from echo2swarm.dispatch.budget import Budget, Budgets, Candidate
-from echo2swarm.dispatch.equal_groups import EqualGroups
-from echo2swarm.dispatch.group_table import GroupTable
-from echo2swarm.dispatch.groups import Prompt
-from echo2swarm.dispatch.late_leases import LateLeases
-from echo2swarm.dispatch.learner_pace import LearnerPace
-from echo2swarm.dispatch.lease_rules import Cart, DispatchRules, NoWork
-from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord
-from echo2swarm.dispatch.open_group import OpenGroup
-from echo2swarm.dispatch.pace import PaceBook
-from echo2swarm.dispatch.prompt_queue import PromptQueue
-from echo2swarm.dispatch.supply import Supply
-from echo2swarm.humane import format_seconds
+from echo2swarm.scheduling import staleness
+from echo2swarm.scheduling.leases.node_budget import Budget, Budgets, Candidate
+from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups
+from echo2swarm.scheduling.leases.group_table import GroupTable
+from echo2swarm.scheduling.leases.groups import Prompt
+from echo2swarm.scheduling.leases.late_leases import LateLeases
+from echo2swarm.scheduling.leases.learner_pace import LearnerPace
+from echo2swarm.scheduling.leases.lease_rules import Cart, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseRecord
+from echo2swarm.scheduling.leases.open_group import OpenGroup
+from echo2swarm.scheduling.leases.node_pace import PaceBook
+from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
+from echo2swarm.scheduling.leases.node_supply import Supply
+from echo2swarm.text.format import format_seconds
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import MAX_GROUPS
 
@@ -111,7 +111,7 @@ class Chooser:
         version = node.version
         if group.oldest_version is not None:
             version = PolicyVersion(min(version, group.oldest_version))
-        return freshness.last_usable_step(version, max_staleness=self.rules.max_staleness)
+        return staleness.last_usable_step(version, max_staleness=self.rules.max_staleness)
 
     def _given_back(self, node: Candidate) -> Iterator[OpenGroup]:
         """Yield groups with missing samples, but none that this node would make older.
@@ -150,7 +150,7 @@ class Chooser:
 
     def _add_new(self, cart: Cart, node: Candidate, budget: Budget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
-        use_by = freshness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
+        use_by = staleness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
         num_left = self._num_to_open(node, use_by, budget)
         if not num_left:
             return None

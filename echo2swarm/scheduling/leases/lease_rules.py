@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from echo2swarm import freshness
-from echo2swarm.dispatch.open_group import OpenGroup
+from echo2swarm.scheduling import staleness
+from echo2swarm.scheduling.leases.open_group import OpenGroup
 from protocols.ids import PeerId, PolicyVersion
 from protocols.sampling import SamplingParams
 
@@ -42,7 +42,7 @@ class DispatchRules:
     @property
     def max_groups_outstanding(self) -> int:
         """Groups in flight or buffered at once."""
-        return freshness.max_groups_outstanding(
+        return staleness.max_groups_outstanding(
             groups_per_step=self.groups_per_step,
             max_staleness=self.max_staleness,
             publish_every=self.publish_every,

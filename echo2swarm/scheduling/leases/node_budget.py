@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
-from echo2swarm.dispatch.equal_groups import EqualGroups
-from echo2swarm.dispatch.group_table import GroupTable
-from echo2swarm.dispatch.learner_pace import LearnerPace
-from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
-from echo2swarm.dispatch.pace import Pace
-from echo2swarm.dispatch.supply import Supply
-from echo2swarm.humane import format_seconds
+from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups
+from echo2swarm.scheduling.leases.group_table import GroupTable
+from echo2swarm.scheduling.leases.learner_pace import LearnerPace
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
+from echo2swarm.scheduling.leases.node_pace import Pace
+from echo2swarm.scheduling.leases.node_supply import Supply
+from echo2swarm.text.format import format_seconds
 from protocols.ids import PeerId, PolicyVersion
 
 PATIENCE: Final = 1.5

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from echo2swarm.dispatch.groups import AcceptedRollout, DropReason
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
 from protocols.ids import GroupId, LeaseId, PeerId
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from echo2swarm.dispatch.groups import Prompt
+from echo2swarm.scheduling.leases.groups import Prompt
 
 WINDOW: Final = 32
 """Only so many are chosen among: the order stays nearly that of the run."""

@@ -9,7 +9,7 @@ teaches, an update with less to learn from is better than none.
 from math import ceil
 from typing import Final
 
-from echo2swarm.dispatch.groups import CompleteGroup
+from echo2swarm.scheduling.leases.groups import CompleteGroup
 
 _KEEP: Final = 0.97
 """The weight of what was known, against one more group."""

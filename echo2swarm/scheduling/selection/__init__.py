@@ -3,7 +3,7 @@
 The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
 """
 
-from echo2swarm.selection.offers import (
+from echo2swarm.scheduling.selection.offers import (
     Addition,
     Choice,
     Limits,
@@ -13,7 +13,7 @@ from echo2swarm.selection.offers import (
     Shortfall,
     effective,
 )
-from echo2swarm.selection.select import Effort, select
+from echo2swarm.scheduling.selection.select import Effort, select
 
 __all__ = [
     "Addition",

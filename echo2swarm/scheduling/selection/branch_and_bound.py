@@ -19,9 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from echo2swarm.selection.greedy import broadcast_times_s, least_cost, mend
-from echo2swarm.selection.market import TOLERANCE, Floats, Market
-from echo2swarm.selection.programs import (
+from echo2swarm.scheduling.selection.greedy import broadcast_times_s, least_cost, mend
+from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, Market
+from echo2swarm.scheduling.selection.milp import (
     Program,
     Relaxed,
     Rows,

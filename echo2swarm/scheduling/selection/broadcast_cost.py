@@ -7,7 +7,7 @@ takes over the bound. That is possible for all together iff::
     r_i <= d_i   and   r_i <= u_s   for each,   and   sum r_i <= u_s + sum u_i
 
 For a given B each is linear in who takes part; a good uploader pays for others. With equal
-loads, B is ``load + 1.15 T*`` of :func:`echo2swarm.broadcast.bounds.broadcast_bound_s`.
+loads, B is ``load + 1.15 T*`` of :func:`echo2swarm.weights.overlay.broadcast_bound.broadcast_bound_s`.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.selection.offers import BROADCAST_SLACK, Need, Offer
+from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK, Need, Offer
 
 Floats = NDArray[np.float64]
 _MAX_NEWTON: Final = 60

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.selection.market import TOLERANCE, Floats, Market
+from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, Market
 
 _LADDER: Final = (0.0, 0.02, 0.07, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 _SHORT_LADDER: Final = (0.0, 0.1, 0.5, 2.0, 10.0, 100.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from echo2swarm.selection.market import Floats, Market
+from echo2swarm.scheduling.selection.variables import Floats, Market
 
 KEEP_ABOVE: Final = 0.5
 """Of the headroom: what may be used up before the set is chosen anew."""

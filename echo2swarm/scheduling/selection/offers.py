@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Final
 
-from echo2swarm.capacity import Delays, Workload, required_rollouts_per_s
+from echo2swarm.scheduling.capacity import Delays, Workload, required_rollouts_per_s
 
 BROADCAST_SLACK: Final = 1.15
 """A broadcast takes this much longer than the bound that the links set."""

@@ -11,13 +11,13 @@ from enum import StrEnum
 from math import inf, isfinite
 from typing import Final
 
-from echo2swarm.selection import words
-from echo2swarm.selection.exact import Proof, cheapest_bound, exact
-from echo2swarm.selection.greedy import greedy
-from echo2swarm.selection.hysteresis import is_in_band, is_near
-from echo2swarm.selection.links import alone_s
-from echo2swarm.selection.market import ACTIVE_DISCOUNT, Floats, Market, fill_links, market_of
-from echo2swarm.selection.offers import (
+from echo2swarm.scheduling.selection import reasons
+from echo2swarm.scheduling.selection.branch_and_bound import Proof, cheapest_bound, exact
+from echo2swarm.scheduling.selection.greedy import greedy
+from echo2swarm.scheduling.selection.hysteresis import is_in_band, is_near
+from echo2swarm.scheduling.selection.broadcast_cost import alone_s
+from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, Market, fill_links, market_of
+from echo2swarm.scheduling.selection.offers import (
     Choice,
     Limits,
     Need,
@@ -26,9 +26,9 @@ from echo2swarm.selection.offers import (
     Shortfall,
     running_usd_per_hour,
 )
-from echo2swarm.selection.shortfall import allowed, shortfall_of
-from echo2swarm.selection.supply import most_supply
-from echo2swarm.selection.trials import all_that_may, try_unknown
+from echo2swarm.scheduling.selection.shortfall import allowed, shortfall_of
+from echo2swarm.scheduling.selection.supply import most_supply
+from echo2swarm.scheduling.selection.trials import all_that_may, try_unknown
 
 DEFAULT_LIMIT_S: Final = 5.0
 KEPT: Final = "kept"
@@ -114,9 +114,9 @@ def _sort_out(offers: Sequence[Offer], need: Need | None, limits: Limits) -> _So
     is_met_by_any = need is not None and isfinite(need.required_rollouts_per_s(0.0))
     for offer in offers:
         if not allowed([offer], limits):
-            why_not[offer.key] = words.too_dear(offer, limits)
+            why_not[offer.key] = reasons.too_dear(offer, limits)
         elif offer.rollouts_per_s == 0:
-            why_not[offer.key] = words.DELIVERS_NOTHING
+            why_not[offer.key] = reasons.DELIVERS_NOTHING
         elif offer.rollouts_per_s is None or not offer.is_ready:
             unknown.append(offer)
         elif is_met_by_any and need and alone_s(offer, need) >= need.max_broadcast_s:
@@ -172,7 +172,7 @@ def _answer(
     )
     choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
     for offer in sorted_out.late:
-        why = words.too_slow_link(alone_s(offer, need), need)
+        why = reasons.too_slow_link(alone_s(offer, need), need)
         number = facts.counts.get(offer.key, 0)
         choices[offer.key] = Choice(number, _why(offer, facts, limits) if number else why)
     for offer in sorted_out.usable:
@@ -271,11 +271,11 @@ def _why(offer: Offer, facts: _Facts, limits: Limits) -> str:
     """Return why an offer that could be chosen was, or was not."""
     if offer.key in facts.counts:
         if facts.is_kept:
-            return words.KEPT
-        return words.chosen(offer, facts.needed) if facts.is_enough else words.ALL
+            return reasons.KEPT
+        return reasons.chosen(offer, facts.needed) if facts.is_enough else reasons.ALL
     if offer.key in facts.held:
-        return words.STAYS
+        return reasons.STAYS
     if not facts.is_enough:
-        return words.over_limit(offer, facts.num_nodes, facts.usd_per_hour, limits)
+        return reasons.over_limit(offer, facts.num_nodes, facts.usd_per_hour, limits)
     rests = not offer.may_start and not offer.is_active
-    return words.RESTS if rests else words.not_needed(offer, facts.supplied, facts.needed)
+    return reasons.RESTS if rests else reasons.not_needed(offer, facts.supplied, facts.needed)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from math import ceil, inf, isfinite
 from typing import Final
 
-from echo2swarm.selection.greedy import greedy
-from echo2swarm.selection.market import Floats, Market, market_of
-from echo2swarm.selection.offers import Addition, Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.selection.greedy import greedy
+from echo2swarm.scheduling.selection.variables import Floats, Market, market_of
+from echo2swarm.scheduling.selection.offers import Addition, Limits, Need, Offer, Shortfall
 
 _MAX_MORE_STALENESS: Final = 16
 _MAX_ADDED: Final = 100_000

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from echo2swarm.capacity import Delays, forecast
-from echo2swarm.capacity.model import MAX_SECONDS
-from echo2swarm.selection.greedy import broadcast_times_s
-from echo2swarm.selection.market import ACTIVE_DISCOUNT, Floats, Market
+from echo2swarm.scheduling.capacity import Delays, forecast
+from echo2swarm.scheduling.capacity.model import MAX_SECONDS
+from echo2swarm.scheduling.selection.greedy import broadcast_times_s
+from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, Market
 
 _SAME: Final = 1e-6
 

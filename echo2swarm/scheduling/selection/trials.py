@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from math import inf
 
-from echo2swarm.selection import words
-from echo2swarm.selection.market import ACTIVE_DISCOUNT
-from echo2swarm.selection.offers import Choice, Limits, Offer, Selection
+from echo2swarm.scheduling.selection import reasons
+from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT
+from echo2swarm.scheduling.selection.offers import Choice, Limits, Offer, Selection
 
 
 def try_unknown(
@@ -38,17 +38,17 @@ def try_unknown(
         left_usd = budget - usd_per_hour - spent_usd + 1e-9
         number = 0
         if num_nodes >= most_nodes or price > left_usd:
-            why = words.over_limit(offer, num_nodes, usd_per_hour + spent_usd, limits)
+            why = reasons.over_limit(offer, num_nodes, usd_per_hour + spent_usd, limits)
         elif not is_enough:
             room = min(most_nodes - num_nodes, offer.count)
             number = int(min(room, left_usd // price) if price else room)
-            why = words.TRIED if offer.is_ready else words.GETS_READY
+            why = reasons.TRIED if offer.is_ready else reasons.GETS_READY
         elif not offer.is_ready:
-            why = words.NOT_READY
+            why = reasons.NOT_READY
         elif num_trials >= limits.max_trials:
-            why = words.NOT_TRIED
+            why = reasons.NOT_TRIED
         else:
-            number, why = 1, words.TRIED
+            number, why = 1, reasons.TRIED
             num_trials += 1
         num_nodes += number
         spent_usd += number * price
@@ -68,7 +68,7 @@ def all_that_may(offers: Sequence[Offer], limits: Limits, choices: dict[str, Cho
     known = [o for o in offers if o.rollouts_per_s is not None and o.is_ready]
     for offer in known:
         if (number := choices[offer.key].count) > 0:
-            choices[offer.key] = Choice(number, words.ALL)
+            choices[offer.key] = Choice(number, reasons.ALL)
     counts = [(offer, choices[offer.key].count) for offer in known]
     return Selection(
         choices=choices,

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.selection.links import LinkModel
-from echo2swarm.selection.offers import (
+from echo2swarm.scheduling.selection.broadcast_cost import LinkModel
+from echo2swarm.scheduling.selection.offers import (
     Limits,
     Need,
     Offer,

@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.deltas.compute import CODEC, patch
-from echo2swarm.deltas.errors import BadDeltaError, WrongBaseError
-from echo2swarm.weights import layout
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.steps import run_in_steps
-from echo2swarm.weights.store import RESERVE_BYTES, PayloadStore
+from echo2swarm.weights.delta.compute import CODEC, patch
+from echo2swarm.weights.delta.errors import BadDeltaError, WrongBaseError
+from echo2swarm.weights.store import layout
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.delta.in_steps import run_in_steps
+from echo2swarm.weights.store.store import RESERVE_BYTES, PayloadStore
 from protocols.errors import RemoteProtocolError
 from protocols.manifest import PolicyManifest
 from protocols.reasons import Reason

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.deltas.errors import BadDeltaError
-from echo2swarm.deltas.sections import Compressor, Decompressor, read_exactly
+from echo2swarm.weights.delta.errors import BadDeltaError
+from echo2swarm.weights.delta.sections import Compressor, Decompressor, read_exactly
 
 Words = NDArray[Any]
 """Unsigned integers of 2 or 4 bytes, little endian."""

@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from echo2swarm.deltas.blocks import apply, change_between, merged, word_type
-from echo2swarm.deltas.content import ContentReader, ContentWriter
-from echo2swarm.deltas.errors import BadDeltaError, WrongBaseError
-from echo2swarm.deltas.stream import (
+from echo2swarm.weights.delta.blocks import apply, change_between, merged, word_type
+from echo2swarm.weights.delta.content import ContentReader, ContentWriter
+from echo2swarm.weights.delta.errors import BadDeltaError, WrongBaseError
+from echo2swarm.weights.delta.stream import (
     BLOCK_BYTES,
     DeltaWriter,
     Header,

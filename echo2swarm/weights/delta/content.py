@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from echo2swarm.deltas.errors import BadDeltaError
+from echo2swarm.weights.delta.errors import BadDeltaError
 
 
 class ContentReader:

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 import zstandard
 
-from echo2swarm.deltas.errors import BadDeltaError
+from echo2swarm.weights.delta.errors import BadDeltaError
 
 LEVEL: Final = 3
 FAST_LEVEL: Final = 1

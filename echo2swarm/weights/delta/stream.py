@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from echo2swarm.deltas.blocks import Change, decode, encode
-from echo2swarm.deltas.errors import BadDeltaError
-from echo2swarm.deltas.sections import Compressor, Decompressor, read_exactly
+from echo2swarm.weights.delta.blocks import Change, decode, encode
+from echo2swarm.weights.delta.errors import BadDeltaError
+from echo2swarm.weights.delta.sections import Compressor, Decompressor, read_exactly
 
 MAGIC: Final = b"echo2x1\n"
 BLOCK_BYTES: Final = 4 * 1024 * 1024

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from echo2swarm.bell import Bell
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.change_event import Bell
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Stream
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from echo2swarm.broadcast.peak import PeakRate
-from protocols.activation import LinkReport
+from echo2swarm.weights.overlay.peak import PeakRate
+from protocols.heartbeat import LinkReport
 from protocols.ids import PeerId
 
 MIN_SPAN_S: Final = 0.25

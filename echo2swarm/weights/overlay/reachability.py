@@ -8,7 +8,7 @@ one that is cut off. So several have to fail, for a while.
 from collections.abc import Iterable
 from typing import Final
 
-from protocols.activation import Dial, LinkReport
+from protocols.heartbeat import Dial, LinkReport
 from protocols.ids import PeerId
 from protocols.status import Reachability
 

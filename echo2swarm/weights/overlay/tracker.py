@@ -15,7 +15,7 @@ The rules:
 - *shut out*: three members that report wrong bytes from the same peer take it out of all
   hands for an hour; one or two of them are only not given it again.
 
-Who can be dialled is :mod:`echo2swarm.broadcast.reach`'s to find out.
+Who can be dialled is :mod:`echo2swarm.weights.overlay.reachability`'s to find out.
 """
 
 import random
@@ -25,9 +25,9 @@ from math import sqrt
 from statistics import median
 from typing import Final
 
-from echo2swarm.broadcast.bans import BanBook
-from echo2swarm.broadcast.overlay import Member, island_of, pair, unpair
-from protocols.activation import MAX_NEIGHBOURS
+from echo2swarm.weights.overlay.bans import BanBook
+from echo2swarm.weights.overlay.overlay import Member, island_of, pair, unpair
+from protocols.heartbeat import MAX_NEIGHBOURS
 from protocols.ids import PeerId
 
 _FAST_SHARE: Final = 4 / 3

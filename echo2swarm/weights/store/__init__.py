@@ -1,0 +1,1 @@
+"""Payloads on disk: content-addressed, verified, retained and pinned."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights import layout
-from echo2swarm.weights.layout import HASH_BYTES
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.store import layout
+from echo2swarm.weights.store.layout import HASH_BYTES
 from protocols.errors import MalformedMessageError
 from protocols.manifest import FileRef, PayloadRef, check_payload, chunk_bytes_for, root_of
 

@@ -29,7 +29,7 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.errors import DiskFullError, StoreError
+from echo2swarm.system.errors import DiskFullError, StoreError
 from protocols.manifest import PayloadRef, root_of
 
 REF: Final = "ref"

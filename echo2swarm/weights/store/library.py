@@ -23,10 +23,10 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from echo2swarm.errors import DoesNotFitError, StoreError
-from echo2swarm.humane import format_bytes
-from echo2swarm.weights import layout
-from echo2swarm.weights.store import PayloadStore, open_store
+from echo2swarm.system.errors import DoesNotFitError, StoreError
+from echo2swarm.text.format import format_bytes
+from echo2swarm.weights.store import layout
+from echo2swarm.weights.store.store import PayloadStore, open_store
 from protocols import manifest as manifest_protocol
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.ids import PolicyVersion, RunId

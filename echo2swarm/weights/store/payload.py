@@ -4,7 +4,7 @@ from pathlib import Path
 
 import trio
 
-from echo2swarm.weights.layout import FILES, HASH_BYTES
+from echo2swarm.weights.store.layout import FILES, HASH_BYTES
 from protocols.chunks import bitmap_of
 from protocols.manifest import PayloadRef
 

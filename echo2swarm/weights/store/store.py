@@ -1,6 +1,6 @@
 """Payloads on disk, named by their content: what was verified, and nothing else.
 
-See :mod:`echo2swarm.weights.layout` for the files. The rules:
+See :mod:`echo2swarm.weights.store.layout` for the files. The rules:
 
 - a chunk counts as held only after its hash was checked, in this process: what a
   former one left is checked again when the store opens, and a download resumes
@@ -21,11 +21,11 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights import layout
-from echo2swarm.weights.adoption import adopt_files, describe
-from echo2swarm.weights.layout import HASH_BYTES, BadChunkError
-from echo2swarm.weights.payload import Payload
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.store import layout
+from echo2swarm.weights.store.import_files import adopt_files, describe
+from echo2swarm.weights.store.layout import HASH_BYTES, BadChunkError
+from echo2swarm.weights.store.payload import Payload
 from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
 from protocols.manifest import PayloadRef, check_payload, root_of
 from protocols.reasons import Reason

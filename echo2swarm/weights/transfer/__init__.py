@@ -1,0 +1,1 @@
+"""The transfer of chunks between peers: download, upload, seeding and bans."""

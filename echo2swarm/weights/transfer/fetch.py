@@ -1,8 +1,8 @@
 """Fetch one payload from all who hold parts of it, while they come and go.
 
-The I/O around :class:`protocols.chunk_pull.ChunkPull`. What arrives is checked,
+The I/O around :class:`protocols.chunk_download.ChunkPull`. What arrives is checked,
 written, and from then on offered to others by
-:class:`~echo2swarm.weights.serve.ChunkServer`; so a payload is relayed while it
+:class:`~echo2swarm.weights.transfer.serve.ChunkServer`; so a payload is relayed while it
 is still being fetched. What is here already is not fetched again.
 """
 
@@ -16,18 +16,18 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import DownloadBudget
-from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Stream
-from echo2swarm.weights.lines import GOODBYE_S, Line, Lines
-from echo2swarm.weights.offering import WholeOffering, in_messages
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.shunned import Shunned
-from echo2swarm.weights.store import PayloadStore
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, Line, Lines
+from echo2swarm.weights.transfer.availability import WholeOffering, in_messages
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.store.store import PayloadStore
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
-from protocols.chunk_holder import PullSettings
-from protocols.chunk_pull import (
+from protocols.chunk_source import PullSettings
+from protocols.chunk_download import (
     AskChunk,
     AskHashes,
     ChunkPull,

@@ -26,7 +26,7 @@ from math import ceil, exp, inf
 from statistics import median
 from typing import Final
 
-from protocols.chunk_order import Bag, Rng
+from protocols.rarest_first import Bag, Rng
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
 

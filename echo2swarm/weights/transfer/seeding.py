@@ -8,8 +8,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.broadcast.dealer import Dealer, DealSettings, Offer
-from echo2swarm.weights.payload import Payload
+from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
+from echo2swarm.weights.store.payload import Payload
 from protocols.ids import PeerId
 
 SLOW_BYTES_PER_S: Final = 100_000.0
@@ -75,7 +75,7 @@ class Table:
 
 
 class Seat:
-    """One downloader's part in a deal; an :class:`~echo2swarm.weights.offering.Offering`."""
+    """One downloader's part in a deal; an :class:`~echo2swarm.weights.transfer.availability.Offering`."""
 
     def __init__(self, peer: PeerId, dealer: Dealer, table: Table) -> None:
         self._peer = peer

@@ -1,7 +1,7 @@
 """Serve chunks to whoever asks, also of what is still being downloaded.
 
-The I/O around :class:`protocols.chunk_serve.ServeSession`. A node offers all it holds; the
-source of what it published deals it (:mod:`echo2swarm.weights.dealing`).
+The I/O around :class:`protocols.chunk_upload.ServeSession`. A node offers all it holds; the
+source of what it published deals it (:mod:`echo2swarm.weights.transfer.seeding`).
 """
 
 import random
@@ -14,17 +14,17 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.broadcast.upload import UploadBudget
-from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.weights.dealing import Table, UploadRateOf
-from echo2swarm.weights.offering import Offering, WholeOffering, in_messages
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.shunned import Shunned
-from echo2swarm.weights.store import PayloadStore
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.weights.transfer.seeding import Table, UploadRateOf
+from echo2swarm.weights.transfer.availability import Offering, WholeOffering, in_messages
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.store.store import PayloadStore
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
-from protocols.chunk_serve import (
+from protocols.chunk_upload import (
     Effect,
     EndTurn,
     LookUp,

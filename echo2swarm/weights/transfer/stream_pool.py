@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, Stream
 from protocols import chunks
 from protocols.chunks import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, Done

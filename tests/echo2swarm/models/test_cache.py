@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.models.cache import (
     CACHE_DIR_VARIABLE,
     SEAL,

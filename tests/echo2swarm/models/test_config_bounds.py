@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.config_bounds import MAX_POSITIONS, check_config, clean_config
 from echo2swarm.models.folder import read_config, tensor_shapes
 from tests.tiny_model import TINY_MODEL_DIR

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import CACHE_DIR_VARIABLE
 from echo2swarm.models.embedded import GGUF_NAME, embedded_model_folder
 from echo2swarm.models.folder import asset_files, check_model_folder, weight_files

@@ -11,10 +11,10 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network, PeerInfo
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call, serve_calls
 from protocols.ids import PeerId
 

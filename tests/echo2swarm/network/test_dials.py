@@ -12,9 +12,9 @@ from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import PeerInfo
-from echo2swarm.network.libp2p import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.rpc import serve_calls
 from protocols.bulk import (
     PROTOCOL_ID,
@@ -28,8 +28,8 @@ from protocols.bulk import (
 )
 from protocols.codec import encode
 from tests.contracts.network_worlds import eventually
-from tests.echo2swarm.network.test_bulk import ECHO, ask, serve_echo
-from tests.echo2swarm.network.test_libp2p import LOOPBACK, identity_of, info_of
+from tests.echo2swarm.network.bulk.test_channel import ECHO, ask, serve_echo
+from tests.echo2swarm.network.libp2p.test_network import LOOPBACK, identity_of, info_of
 
 PUBLIC = "/ip4/8.8.4.4/tcp/4150"
 """Of a learner in the open: this machine's own networks are none of its run's."""

@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.network.memory_node import MemoryNetwork
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from protocols import advert
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, RunId, peer_id_of

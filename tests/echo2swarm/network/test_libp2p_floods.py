@@ -9,14 +9,15 @@ import trio
 from libp2p.abc import INetConn
 from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, YAMUX_HEADER_FORMAT
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
-from echo2swarm.network import libp2p_negotiation, unread
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
+from echo2swarm.network.libp2p import negotiation
+from echo2swarm.network.admission import unread
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.network.libp2p import Libp2pNetwork, open_network
-from echo2swarm.network.libp2p_connections import OPEN_S
-from echo2swarm.network.libp2p_ends import open_connections
-from echo2swarm.network.libp2p_streams import Libp2pStream
+from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.connections import OPEN_S
+from echo2swarm.network.libp2p.endpoints import open_connections
+from echo2swarm.network.libp2p.streams import Libp2pStream
 from tests.contracts.network_worlds import eventually, info_of, key_of
 from tests.contracts.test_network import ask, serve_echo
 
@@ -127,7 +128,7 @@ async def test_who_opens_stream_upon_stream_is_disconnected() -> None:
 
 
 async def test_streams_that_say_nothing_are_ended_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_negotiation, "NEGOTIATE_S", 1)
+    monkeypatch.setattr(negotiation, "NEGOTIATE_S", 1)
     async with server_and(2) as (server, slow):
         muxed = connection_of(slow, server).muxed_conn
         silent = [await muxed.open_stream() for _ in range(3)]
@@ -141,7 +142,7 @@ async def test_streams_that_say_nothing_are_ended_in_time(monkeypatch: pytest.Mo
 async def test_who_has_silent_streams_is_served_on_others() -> None:
     async with server_and(2) as (server, slow):
         muxed = connection_of(slow, server).muxed_conn
-        for _ in range(libp2p_negotiation.MAX_UNDECIDED_PER_PEER + 3):
+        for _ in range(negotiation.MAX_UNDECIDED_PER_PEER + 3):
             await muxed.open_stream()
 
         assert await ask(slow, server.peer, b"hello") == b"hello"
@@ -150,7 +151,7 @@ async def test_who_has_silent_streams_is_served_on_others() -> None:
 async def test_of_silent_streams_of_all_those_of_whoever_has_most_make_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(libp2p_negotiation, "MAX_UNDECIDED", 8)
+    monkeypatch.setattr(negotiation, "MAX_UNDECIDED", 8)
     async with server_and(2, 3) as (server, rude, honest):
         muxed = connection_of(rude, server).muxed_conn
         for _ in range(8):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from echo2swarm.network.own_addresses import check_advertised, check_listen, look_up
 
 

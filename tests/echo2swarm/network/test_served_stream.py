@@ -5,9 +5,9 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data, PeerInfo, ServeLimits, Stream, call
-from echo2swarm.network.memory import MemoryHub
+from tests.fakes.network.memory import MemoryHub
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.network.serving import Service
 from protocols.ids import PeerId

@@ -5,9 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.capacity import Workload
-from echo2swarm.planning.advice import Situation, advise
-from echo2swarm.selection import Effort, Limits, Need, Offer, select
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.plan.advice import Situation, advise
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer
+from echo2swarm.scheduling.selection import select
 
 
 def need(

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from echo2swarm.cli import swarm
-from echo2swarm.errors import UsageError
-from tests.echo2swarm.planning.test_measured import run_dir
+from echo2swarm.system.errors import UsageError
+from tests.echo2swarm.plan.test_measured import run_dir
 from tests.test_packaging import ROOT
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from echo2swarm.capacity import Binds
-from echo2swarm.planning.assumptions import (
+from echo2swarm.scheduling.capacity import Binds
+from echo2swarm.plan.assumptions import (
     EXAMPLE,
     Assumptions,
     CentralTable,
@@ -19,9 +19,9 @@ from echo2swarm.planning.assumptions import (
     RolloutTable,
     WeightsTable,
 )
-from echo2swarm.planning.options import Question
-from echo2swarm.planning.plan import make_plan
-from echo2swarm.selection import Effort
+from echo2swarm.plan.options import Question
+from echo2swarm.plan.plan import make_plan
+from echo2swarm.scheduling.selection import Effort
 
 
 def offer(name: str, **keys: object) -> OfferTable:

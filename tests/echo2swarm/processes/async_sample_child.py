@@ -4,9 +4,9 @@ import asyncio
 
 import msgspec
 
-from echo2swarm.children.async_worker import serve
-from echo2swarm.children.worker import OnProgress
-from tests.echo2swarm.children.sample_child import (
+from echo2swarm.processes.async_worker import serve
+from echo2swarm.processes.worker import OnProgress
+from tests.echo2swarm.processes.sample_child import (
     Add,
     Exit,
     Fail,
@@ -16,7 +16,7 @@ from tests.echo2swarm.children.sample_child import (
     StartOther,
     Sum,
 )
-from tests.echo2swarm.children.sample_child import handle as handle_at_once
+from tests.echo2swarm.processes.sample_child import handle as handle_at_once
 
 ended: list[SleepUntilCancelled] = []
 slept: list[Sleep] = []

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 
-from echo2swarm.children.worker import Cancellations, OnProgress, serve
-from echo2swarm.errors import StoreError
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve
+from echo2swarm.system.errors import StoreError
 from protocols.codec import Message
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from echo2swarm.children import parent
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.children.wire import Progress
-from echo2swarm.children.worker import CallCancelledError, Cancellations
-from echo2swarm.errors import ChildError
+from echo2swarm.processes import parent
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.worker import CallCancelledError, Cancellations
+from echo2swarm.system.errors import ChildError
 from protocols.framing import frame
-from tests.echo2swarm.children.async_sample_child import NUM_CANCELLED, NUM_SLEPT
-from tests.echo2swarm.children.sample_child import (
+from tests.echo2swarm.processes.async_sample_child import NUM_CANCELLED, NUM_SLEPT
+from tests.echo2swarm.processes.sample_child import (
     Add,
     Exit,
     Fail,
@@ -29,8 +29,8 @@ from tests.echo2swarm.children.sample_child import (
 )
 from tests.processes import is_running
 
-MODULE = "tests.echo2swarm.children.sample_child"
-ASYNC_MODULE = "tests.echo2swarm.children.async_sample_child"
+MODULE = "tests.echo2swarm.processes.sample_child"
+ASYNC_MODULE = "tests.echo2swarm.processes.async_sample_child"
 
 
 @pytest.fixture(params=[MODULE, ASYNC_MODULE], ids=["in turn", "at once"])
@@ -321,9 +321,9 @@ async def until_ended(pid: int) -> None:
 def test_a_child_does_not_outlive_a_parent_that_was_killed(module: str, tmp_path: Path) -> None:
     script = f"""
 import trio
-from echo2swarm.children import parent
-from echo2swarm.children.parent import Child, open_child
-from tests.echo2swarm.children.sample_child import Sleep, StartOther, Sum
+from echo2swarm.processes import parent
+from echo2swarm.processes.parent import Child, open_child
+from tests.echo2swarm.processes.sample_child import Sleep, StartOther, Sum
 async def main():
     async with open_child({module!r}, name="sleeper") as child:
         other = await child.call(StartOther(), Sum)
@@ -353,7 +353,7 @@ async def test_a_child_that_the_system_killed_is_said_to_have_been_out_of_memory
         await child.call(Add(1, 1), Sum)
         log.write_text("first\nsecond\nthird\nfourth\n")
         # As if the system had done it, and counted it.
-        monkeypatch.setattr("echo2swarm.children.parent.num_oom_kills", lambda: 1 << 60)
+        monkeypatch.setattr("echo2swarm.processes.parent.num_oom_kills", lambda: 1 << 60)
         os.kill(child.pid, signal.SIGKILL)
         await child.wait_dead()
         with pytest.raises(ChildError) as caught:

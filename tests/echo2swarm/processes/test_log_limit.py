@@ -6,8 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.children import log_limit
-from echo2swarm.children.log_limit import LOOK_S, limit_log, shorten
+from echo2swarm.processes import log_limit
+from echo2swarm.processes.log_limit import LOOK_S, limit_log, shorten
 
 
 def test_a_log_within_its_limit_is_left_alone(tmp_path: Path) -> None:

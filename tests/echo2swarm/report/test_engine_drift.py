@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.engine_drift import Contribution, Drift, by_engine, drift_by_peer
-from echo2swarm.report import summarize, write_report
-from echo2swarm.report_engines import engines_text
-from echo2swarm.run_reader import read_run
+from echo2swarm.report.engine_drift import Contribution, Drift, by_engine, drift_by_peer
+from echo2swarm.report.report import summarize, write_report
+from echo2swarm.report.engines import engines_text
+from echo2swarm.report.run_reader import read_run
 from tests.echo2swarm.sample_run import NUM_STEPS, write_run
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from echo2swarm.shares import MIN_ISSUED, NONE, Shares, read_shares
+from echo2swarm.report.fairness import MIN_ISSUED, NONE, Shares, read_shares
 from learner.ledger.schema import SCHEMA
 
 FAST, SLOW = "peer-of-the-fast-one", "peer-of-the-slow-one"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import StoreError, UsageError
-from echo2swarm.report import figures_json, summarize, write_report
-from echo2swarm.run_reader import read_run, step_of
-from echo2swarm.run_record import (
+from echo2swarm.system.errors import StoreError, UsageError
+from echo2swarm.report.report import figures_json, summarize, write_report
+from echo2swarm.report.run_reader import read_run, step_of
+from echo2swarm.report.run_record import (
     Span,
     StepRecord,
     busy_share,

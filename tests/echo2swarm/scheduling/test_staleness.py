@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.freshness import (
+from echo2swarm.scheduling.staleness import (
     Freshness,
     can_be_fresh,
     expected_start_s,

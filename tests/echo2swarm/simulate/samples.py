@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from echo2swarm.swarm_sim.scenario import parse
-from echo2swarm.swarm_sim.tables import Scenario
+from echo2swarm.simulate.scenario import parse
+from echo2swarm.simulate.tables import Scenario
 
 TABLES: dict[str, Any] = {
     "name": "small",

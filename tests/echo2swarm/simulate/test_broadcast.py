@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.swarm_sim.broadcast import BroadcastModel
-from echo2swarm.swarm_sim.node import SimNode
-from echo2swarm.swarm_sim.tables import BroadcastTable, NodesTable
+from echo2swarm.simulate.broadcast import BroadcastModel
+from echo2swarm.simulate.node import SimNode
+from echo2swarm.simulate.tables import BroadcastTable, NodesTable
 
 
 class FakeNode:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from echo2swarm.capacity import Delays, Workload, forecast
-from echo2swarm.swarm_sim.cell import Cell, busy_share_after, scenario_of
-from echo2swarm.swarm_sim.swarm import simulate
+from echo2swarm.scheduling.capacity import Delays, Workload, forecast
+from echo2swarm.simulate.cell import Cell, busy_share_after, scenario_of
+from echo2swarm.simulate.swarm import simulate
 
 PROMPTS, SIZE, TRAIN_S = 6, 4, 2.0
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from echo2swarm.swarm_sim.engine import Engine
+from echo2swarm.simulate.clock import Engine
 
 
 def test_events_happen_in_order_of_time_and_then_of_adding() -> None:

@@ -7,8 +7,8 @@ import click.testing
 import pytest
 
 from echo2swarm.cli import swarm
-from echo2swarm.errors import ConfigError, UsageError
-from tests.echo2swarm.swarm_sim.samples import TABLES
+from echo2swarm.system.errors import ConfigError, UsageError
+from tests.echo2swarm.simulate.samples import TABLES
 
 TOML = """
 [run]

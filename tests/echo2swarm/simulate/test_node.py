@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2swarm.swarm_sim.chance import Answers
-from echo2swarm.swarm_sim.engine import Engine
-from echo2swarm.swarm_sim.node import SimNode, Submission
-from echo2swarm.swarm_sim.tables import AnswersTable, NodesTable
+from echo2swarm.simulate.chance import Answers
+from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.node import SimNode, Submission
+from echo2swarm.simulate.tables import AnswersTable, NodesTable
 from protocols.ids import PeerId
-from tests.echo2swarm.swarm_sim.test_in_hand import lease
+from tests.echo2swarm.simulate.test_workload import lease
 
 
 class FakeLearner:

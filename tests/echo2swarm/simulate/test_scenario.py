@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2swarm.errors import ConfigError, UsageError
-from echo2swarm.key_text import field_docs, with_generated
-from echo2swarm.strict import table_type
-from echo2swarm.swarm_sim import text
-from echo2swarm.swarm_sim.scenario import load, parse
-from echo2swarm.swarm_sim.tables import EventTable, NodesTable, Scenario
-from tests.echo2swarm.swarm_sim.samples import node, scenario, tables
+from echo2swarm.system.errors import ConfigError, UsageError
+from echo2swarm.text.toml_docs import field_docs, with_generated
+from echo2swarm.text.toml_tables import table_type
+from echo2swarm.simulate import text
+from echo2swarm.simulate.scenario import load, parse
+from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
+from tests.echo2swarm.simulate.samples import node, scenario, tables
 
 PAGE = Path(__file__).parents[3] / "docs" / "simulate.md"
 STRUCTS = [

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.swarm_sim.accounts import Accounts
-from echo2swarm.swarm_sim.results import Result
-from echo2swarm.swarm_sim.swarm import simulate
-from echo2swarm.swarm_sim.tables import Scenario
-from tests.echo2swarm.swarm_sim.samples import node, scenario
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.simulate.accounts import Accounts
+from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.tables import Scenario
+from tests.echo2swarm.simulate.samples import node, scenario
 
 
 def num_trained(result: Result) -> int:

@@ -1,6 +1,6 @@
 """Leases in the hand of a simulated node."""
 
-from echo2swarm.swarm_sim.in_hand import InHand
+from echo2swarm.simulate.workload import InHand
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
 

@@ -7,12 +7,12 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError, StoreError, UsageError
+from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.base import PeerInfo
-from echo2swarm.network.memory import MemoryHub
+from tests.fakes.network.memory import MemoryHub
 from echo2swarm.network.rpc import Answer, serve_calls
-from echo2swarm.status_client import StatusClient, read_status
-from echo2swarm.status_health import is_healthy
+from echo2swarm.status.client import StatusClient, read_status
+from echo2swarm.status.health import is_healthy
 from protocols import status as status_protocol
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from echo2swarm.status_view import eta_s, sort_nodes, status_view
-from protocols.activation import NodeState
+from echo2swarm.status.view import eta_s, sort_nodes, status_view
+from protocols.heartbeat import NodeState
 from protocols.reasons import Reason
 from protocols.status import (
     Estimate,

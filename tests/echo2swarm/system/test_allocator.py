@@ -5,7 +5,7 @@ import pytest
 
 SCRIPT = """
 import sys, threading
-from echo2swarm.allocator import keep_heap_small
+from echo2swarm.system.allocator import keep_heap_small
 if sys.argv[1] == "limited":
     if not keep_heap_small():
         sys.exit(3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.extras import install_command, install_extra
+from echo2swarm.system.extras import install_command, install_extra
 
 
 class Installed:
@@ -23,7 +23,7 @@ class Installed:
 
 
 def note(monkeypatch: pytest.MonkeyPatch, noted: str | None) -> None:
-    monkeypatch.setattr("echo2swarm.extras.distribution", lambda _: Installed(noted))
+    monkeypatch.setattr("echo2swarm.system.extras.distribution", lambda _: Installed(noted))
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_so_it_is_where_it_was_not_installed(monkeypatch: pytest.MonkeyPatch) ->
     def missing(name: str) -> None:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("echo2swarm.extras.distribution", missing)
+    monkeypatch.setattr("echo2swarm.system.extras.distribution", missing)
 
     assert install_command() == "pip install PATH_OF_CHECKOUT"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import StoreError
-from echo2swarm.identity import hold_identity, load_or_create
+from echo2swarm.system.errors import StoreError
+from echo2swarm.system.identity import hold_identity, load_or_create
 from protocols.ids import public_key_of
 
 
@@ -84,8 +84,8 @@ def test_one_process_at_a_time_holds_an_identity(tmp_path: Path) -> None:
     path = tmp_path / "identity"
     other = (
         "import sys, pathlib\n"
-        "from echo2swarm.errors import StoreError\n"
-        "from echo2swarm.identity import hold_identity\n"
+        "from echo2swarm.system.errors import StoreError\n"
+        "from echo2swarm.system.identity import hold_identity\n"
         "try:\n"
         "    with hold_identity(pathlib.Path(sys.argv[1])) as identity:\n"
         "        print(identity.peer)\n"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import StoreError
-from echo2swarm.jsonlines import JsonLines, aside, read_jsonl
+from echo2swarm.system.errors import StoreError
+from echo2swarm.system.jsonl import JsonLines, aside, read_jsonl
 from tests.echo2swarm.full_disk import full_disk
 
 Records = st.lists(st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text()))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import ConfigError, UsageError
-from echo2swarm.locales import check_arguments
-from echo2swarm.strict import convert
+from echo2swarm.system.errors import ConfigError, UsageError
+from echo2swarm.system.locales import check_arguments
+from echo2swarm.text.toml_tables import convert
 from learner.config.tables import ModelTable
 from tests.tiny_model import TINY_MODEL_DIR
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 import structlog
 
-from echo2swarm.log_budget import OTHERS, WORK, LogBudget
-from echo2swarm.telemetry import configure_logging
+from echo2swarm.system.log_budget import OTHERS, WORK, LogBudget
+from echo2swarm.system.logging import configure_logging
 
 MINUTE_S = 60.0
 LINE_BYTES = 250

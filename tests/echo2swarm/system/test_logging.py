@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from echo2swarm.telemetry import TextRenderer, configure_logging, events_to, read_jsonl
+from echo2swarm.system.logging import TextRenderer, configure_logging, events_to, read_jsonl
 from tests.echo2swarm.full_disk import full_disk
 
 log = structlog.get_logger()

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.capacity import RecentValues
-from echo2swarm.rates import Phase, Timeline, WindowSum, WorkingRate
-from learner.progress import p95
+from echo2swarm.scheduling.capacity import RecentValues
+from echo2swarm.system.rates import Phase, Timeline, WindowSum, WorkingRate
+from learner.state.progress import p95
 
 
 def test_a_rate_is_over_the_window_or_what_has_passed_of_it() -> None:

@@ -13,8 +13,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.cli_errors import Rim, explain, run_cli
-from echo2swarm.errors import ChildError, ConfigError, StoreError, SwarmError
+from echo2swarm.text.cli_errors import Rim, explain, run_cli
+from echo2swarm.system.errors import ChildError, ConfigError, StoreError, SwarmError
 from protocols.errors import LocalProtocolError, MalformedMessageError
 
 
@@ -192,7 +192,7 @@ def test_whatever_is_raised_has_an_ending_with_a_status_that_is_not_0(exc: BaseE
 
 def test_a_closed_pipe_is_no_error_worth_a_word() -> None:
     script = (
-        "import click\nfrom echo2swarm.cli_errors import run_cli\n"
+        "import click\nfrom echo2swarm.text.cli_errors import run_cli\n"
         "@click.command()\ndef main():\n    for i in range(100_000): click.echo(i)\n"
         "run_cli(main, program='p')"
     )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.humane import (
+from echo2swarm.text.format import (
     bar,
     format_bytes,
     format_count,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import UsageError
-from echo2swarm.ticket_text import typed_ticket
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.ticket import typed_ticket
 
 COMMAND = "echo2-node join"
 

@@ -9,7 +9,7 @@ from echo2swarm.weights.publish import PolicyRules
 from protocols.ids import RunId
 from protocols.manifest import MIN_CHUNK_BYTES, FileRef, PayloadRef, root_of
 from protocols.sampling import SamplingParams
-from tests.echo2swarm.deltas.made import changed, random_bytes
+from tests.echo2swarm.weights.delta.made import changed, random_bytes
 
 RUN = RunId("demo")
 LEARNER_KEY = Ed25519PrivateKey.from_private_bytes(bytes(31) + b"\1")

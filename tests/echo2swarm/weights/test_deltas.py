@@ -12,16 +12,16 @@ import zstandard
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from echo2swarm.deltas.content import ContentWriter
-from echo2swarm.errors import StoreError
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.weights import rebuild as rebuild_module
-from echo2swarm.weights.library import HeldVersion, open_library
+from echo2swarm.weights.delta.content import ContentWriter
+from echo2swarm.system.errors import StoreError
+from tests.fakes.network.memory import MemoryHub
+from echo2swarm.weights.delta import apply as rebuild_module
+from echo2swarm.weights.store.library import HeldVersion, open_library
 from echo2swarm.weights.publish import PolicyRules
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from protocols.manifest import Delta, base_of
-from tests.echo2swarm.deltas.made import changed, make_delta
+from tests.echo2swarm.weights.delta.made import changed, make_delta
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, trained
 from tests.echo2swarm.weights.swarm import LEARNER, SIZE, Learner, Node, address_of, learner, node
 
@@ -458,7 +458,7 @@ async def test_a_delta_that_can_not_be_made_does_not_stop_a_publish(
 
     await owner.publish(0, data=DATA[0])
     with monkeypatch.context() as patching, capture_logs() as logs:
-        patching.setattr("echo2swarm.weights.offers.diff", fail)
+        patching.setattr("echo2swarm.weights.delta.offered.diff", fail)
         held = await owner.publish(1, data=DATA[1])
     assert held.manifest.deltas == ()
     assert owner.library.newest == held

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from echo2swarm.weights.names import check_names, is_asset_name
+from echo2swarm.weights.file_names import check_names, is_asset_name
 from protocols.errors import MalformedMessageError
 from protocols.manifest import FileRef, PayloadRef, PolicyManifest
 from protocols.sampling import SamplingParams

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights.library import open_library
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import asset_files, publish_version, weights_files
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
-from tests.echo2swarm.deltas.made import random_bytes
+from tests.echo2swarm.weights.delta.made import random_bytes
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, assets, snapshot
 
 PUBLIC = LEARNER_KEY.public_key()

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.weights.library import open_library
+from tests.fakes.network.memory import MemoryHub
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.weights.arrival import (
+from echo2swarm.weights.update_plan import (
     Bridged,
     Facts,
     Patched,

@@ -19,9 +19,9 @@ from typing import Final
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.network.memory_node import MemoryNetwork
-from echo2swarm.network.memory_stream import Weather
+from echo2swarm.system.errors import NetworkError
+from tests.fakes.network.memory_node import MemoryNetwork
+from tests.fakes.network.memory_stream import Weather
 from protocols.ids import PeerId, peer_id_of, short
 
 PORT: Final = 4001
@@ -108,7 +108,7 @@ class MemoryHub:
     def kill(self, peer: PeerId, network: MemoryNetwork | None = None) -> None:
         """End a peer as ``kill -9`` would: its streams break, its handlers stop.
 
-        Whatever still uses its network gets :class:`~echo2swarm.errors.NetworkError`.
+        Whatever still uses its network gets :class:`~echo2swarm.system.errors.NetworkError`.
 
         Args:
             peer: whom; nothing happens if it is not running.

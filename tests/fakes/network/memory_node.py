@@ -1,4 +1,4 @@
-"""One participant of the in-memory network; see :mod:`echo2swarm.network.memory`."""
+"""One participant of the in-memory network; see :mod:`tests.fakes.network.memory`."""
 
 import itertools
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import join_address, merge
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
@@ -20,9 +20,9 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
-from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
-from echo2swarm.network.gossip_guard import GossipGuard
-from echo2swarm.network.memory_stream import MemoryStream, stream_pair
+from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.admission.gossip_guard import GossipGuard
+from tests.fakes.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import Service, Subscription, nobody
 from protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -30,7 +30,7 @@ from protocols.gossip import Fate
 from protocols.ids import PeerId, short
 
 if TYPE_CHECKING:
-    from echo2swarm.network.memory import MemoryHub
+    from tests.fakes.network.memory import MemoryHub
 
 REPLICATION: Final = 20
 """The k of Kademlia: so many peers store each record."""

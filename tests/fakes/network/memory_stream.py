@@ -5,7 +5,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.errors import NetworkError
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import SwarmError
-from learner.evaluation.command import scratch_folder
+from echo2swarm.system.errors import SwarmError
+from learner.commands.eval import scratch_folder
 
 
 @pytest.fixture(autouse=True)

@@ -10,23 +10,23 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from echo2swarm.cli_errors import Rim
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import ConfigError, StoreError, UsageError
-from learner.checkpoint_store import fault_of
-from learner.checkpoints_command import survey
+from echo2swarm.text.cli_errors import Rim
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import ConfigError, StoreError, UsageError
+from learner.run.checkpoint_store import fault_of
+from learner.commands.checkpoints import survey
 from learner.cli import learner
 from learner.config import LearnerConfig
 from learner.config.file import load, resolved
-from learner.forking import ForkOptions, fork
+from learner.commands.fork import ForkOptions, fork
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver, Reach
-from learner.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
-from learner.run_inputs import Recorded, read_inputs, write_inputs
+from learner.run.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
+from learner.run.inputs import Recorded, read_inputs, write_inputs
 from learner.tasks.inputs import Input
 from learner.tasks.registry import check_table
 from learner.tasks.rows import read_rows
-from tests.learner.test_checkpoint_store import flip_a_bit, save
+from tests.learner.run.test_checkpoint_store import flip_a_bit, save
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_fork_of_a_checkpoint_that_is_deleted_meanwhile_says_so(
     source: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = source.checkpoints.all()[-1]
-    monkeypatch.setattr("learner.forking.pick", lambda *_: (newest, ()))
+    monkeypatch.setattr("learner.commands.fork.pick", lambda *_: (newest, ()))
     source.checkpoints._discard(newest.folder)
 
     with pytest.raises(StoreError, match="the run has deleted it meanwhile"):

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from echo2swarm.cli_errors import Rim
-from echo2swarm.errors import StoreError
+from echo2swarm.text.cli_errors import Rim
+from echo2swarm.system.errors import StoreError
 from learner.cli import learner
 from protocols import ticket
 from tests.protocols.samples import KEY, RUN, TICKET

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.config import LearnerConfig, ModelTable, RolloutTable, TrainerTable
 from learner.config.changes import Weight, changes, check_resumable
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.config.file import load
 from learner.config.places import check_places
 from tests.tiny_model import TINY_MODEL_DIR

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2swarm.errors import ConfigError, StoreError
-from echo2swarm.key_text import field_docs, type_text, with_generated
+from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.text.toml_docs import field_docs, type_text, with_generated
 from learner.config import LearnerConfig
 from learner.config.file import load, write_commented
 from learner.config.text import MODULE, commented, config_markdown, tasks_markdown

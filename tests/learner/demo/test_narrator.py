@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from echo2swarm.rates import Phase
-from echo2swarm.run_record import StepRecord
+from echo2swarm.system.rates import Phase
+from echo2swarm.report.run_record import StepRecord
 from learner.demo.narrator import SILENCE_S, Narrator
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, ReasonCount, StatusReply
 from tests.echo2swarm.sample_status import node_with, status_with

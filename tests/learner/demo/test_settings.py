@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from learner.config import LearnerConfig
 from learner.demo.settings import DemoSettings, demo_config, engine_of
 from learner.demo.swarm import write_config

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 import trio
 
-from echo2swarm.errors import SwarmError
-from echo2swarm.jsonlines import JsonLines
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.jsonl import JsonLines
 from learner.demo.swarm import needs_nodes, open_swarm
 from tests.echo2swarm.sample_run import NUM_STEPS, write_run
 from tests.echo2swarm.sample_status import STATUS

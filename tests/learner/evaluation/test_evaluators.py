@@ -3,10 +3,10 @@
 import pytest
 
 from learner.evaluation.evaluators import LONELY_S, Evaluators
-from learner.nodes.node_table import NodeTable
-from protocols.activation import Directive, NodeState
-from tests.echo2swarm.dispatch.samples import ALICE, BOB
-from tests.learner.nodes.test_node_table import hear, table
+from learner.state.node_table import NodeTable
+from protocols.heartbeat import Directive, NodeState
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
+from tests.learner.state.test_node_table import hear, table
 
 
 def evaluators(nodes: NodeTable, *, max_share: float = 0.5) -> Evaluators:

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
-from learner.evaluation.questions import sample_seed
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
+from learner.evaluation.held_out import sample_seed
 from learner.evaluation.round import FIRST_GROUP, Answer, Asker, EvalPlan, Round, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from learner.config import LearnerConfig
 from learner.config import file as config_file
-from learner.run_dir import RunDir, make_run_dir
-from learner.training.trainer import Trainer
-from learner.training.worker import open_trainer
-from tests.learner.training.model_inputs import random_groups, start
+from learner.run.run_dir import RunDir, make_run_dir
+from learner.trainer.trainer import Trainer
+from learner.trainer.worker import open_trainer
+from tests.learner.trainer.model_inputs import random_groups, start
 from tests.tiny_model import TINY_MODEL_DIR
 
 CONFIG = f"""

@@ -16,17 +16,17 @@ from msgspec.structs import replace as replace_struct
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echo2swarm.cli_errors import Rim
-from echo2swarm.errors import StoreError, UsageError
-from learner.checkpoint_store import Checkpoint, CheckpointStore
+from echo2swarm.text.cli_errors import Rim
+from echo2swarm.system.errors import StoreError, UsageError
+from learner.run.checkpoint_store import Checkpoint, CheckpointStore
 from learner.cli import learner
 from learner.export.card import model_card
 from learner.export.messages import Export
 from learner.export.source import find_checkpoint, hold_checkpoint
-from learner.run_dir import RunDir
-from learner.training.exporting import export
-from learner.training.trainer import Trainer
-from learner.training.weights import model_tensors
+from learner.run.run_dir import RunDir
+from learner.trainer.exporting import export
+from learner.trainer.trainer import Trainer
+from learner.trainer.weights import model_tensors
 from tests.learner.export.run_folder import make_run
 from tests.tiny_model import TINY_MODEL_DIR
 
@@ -96,7 +96,7 @@ def test_what_does_not_load_as_it_was_saved_is_no_export(
         card="",
     )
     # The model as it was before training.
-    monkeypatch.setattr("learner.training.exporting._fill", lambda *_: None)
+    monkeypatch.setattr("learner.trainer.exporting._fill", lambda *_: None)
 
     with pytest.raises(StoreError, match=r"loads with another \S+ than the checkpoint has"):
         export(call, lambda *_: None)
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_the_run_deletes_meanwhile_is_exported_all_the_same(
         run_dir.checkpoints.clean()
         return TINY_MODEL_DIR
 
-    monkeypatch.setattr("learner.export.command.prepare_model", prepare)
+    monkeypatch.setattr("learner.commands.export.prepare_model", prepare)
 
     result = called(run_dir.folder, tmp_path / "out", "--json")
 

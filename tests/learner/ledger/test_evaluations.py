@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
-from echo2swarm.errors import StoreError
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
+from echo2swarm.system.errors import StoreError
 from learner.evaluation.round import Answer, Asker, EvalPlan, Round, group_of
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger, open_ledger

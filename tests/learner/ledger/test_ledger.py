@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import trio
 
-from echo2swarm.dispatch.batcher import Batch
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.groups import CompleteGroup, DropReason
-from echo2swarm.dispatch.leasing import LeaseEnded, LeaseRecord, LeaseState
-from echo2swarm.dispatch.open_group import Dropped
-from echo2swarm.errors import StoreError
-from learner.intake.checks import Refusal
+from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.system.errors import StoreError
+from learner.rollouts.checks import Refusal
 from learner.ledger import ledger as ledger_module
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import Reach
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from protocols.reasons import Reason
-from tests.echo2swarm.dispatch.samples import ALICE, accepted, ask, prompts, rules
+from tests.echo2swarm.scheduling.leases.samples import ALICE, accepted, ask, prompts, rules
 
 
 @asynccontextmanager

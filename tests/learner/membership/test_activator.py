@@ -10,12 +10,12 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from echo2swarm.selection import Selection
-from echo2swarm.selection import select as really_select
+from echo2swarm.scheduling.selection import Selection
+from echo2swarm.scheduling.selection import select as really_select
 from learner.config import LearnerConfig
-from learner.nodes import activator as module
-from learner.nodes.activator import MIN_GAP_S
-from protocols.activation import Directive, NodeState
+from learner.membership import activator as module
+from learner.membership.activator import MIN_GAP_S
+from protocols.heartbeat import Directive, NodeState
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
 
 

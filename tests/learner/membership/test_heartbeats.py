@@ -9,9 +9,9 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from learner.nodes.links import Links
-from learner.nodes.node_table import TWIN_WARNING
-from protocols.activation import Dial, Directive, LinkReport, NodeState, PeerReport
+from learner.state.link_table import Links
+from learner.state.node_table import TWIN_WARNING
+from protocols.heartbeat import Dial, Directive, LinkReport, NodeState, PeerReport
 from protocols.reasons import Reason
 from protocols.status import Reachability
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
@@ -177,7 +177,7 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr("learner.nodes.room.MAX_NODES", 2)
+    monkeypatch.setattr("learner.membership.node_admission.MAX_NODES", 2)
     monkeypatch.setattr(Links, "forget", lambda _self, peer: forgotten.append(peer))
     async with open_world(tmp_path) as world:
         first, second = await join(world, 2)
@@ -194,7 +194,7 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
 async def test_one_for_which_there_is_no_room_is_told_why_and_comes_in_when_there_is(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.nodes.room.MAX_UNPROVEN", 2)
+    monkeypatch.setattr("learner.membership.node_admission.MAX_UNPROVEN", 2)
     async with open_world(tmp_path) as world:
         first, _ = await join(world, 2)
         third = world.start_node(3, generate_s=1e6, broadcast_s=1e6)

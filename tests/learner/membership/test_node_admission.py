@@ -2,10 +2,10 @@
 
 import pytest
 
-from echo2swarm.rates import WindowSum
-from echo2swarm.selection.speed import Presence
-from learner.nodes.node import Node
-from learner.nodes.room import (
+from echo2swarm.system.rates import WindowSum
+from echo2swarm.scheduling.selection.speed import Presence
+from learner.state.node import Node
+from learner.membership.node_admission import (
     FORGET_AFTER_S,
     MAX_NODES,
     MAX_UNPROVEN,
@@ -15,7 +15,7 @@ from learner.nodes.room import (
     idle,
     who_gives_way,
 )
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 

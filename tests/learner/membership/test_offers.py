@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from echo2swarm.selection import Limits, Offer
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.scheduling.selection import Limits, Offer
+from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import SelectorTable
-from learner.nodes.links import Links
-from learner.nodes.market import limits_of, offers_of, speeds_of
-from learner.nodes.node_table import NodeTable
-from protocols.activation import Directive, Heartbeat, NodeState
+from learner.state.link_table import Links
+from learner.membership.offers import limits_of, offers_of, speeds_of
+from learner.state.node_table import NodeTable
+from protocols.heartbeat import Directive, Heartbeat, NodeState
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
-from tests.echo2swarm.dispatch.samples import ALICE, BOB
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 
 CAROL = PeerId("carol")
 LINKS = Links(PeerId("learner"), Traffic(), random.Random(0))

@@ -9,13 +9,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.broadcast.probing import MayISend, hear, say
-from echo2swarm.broadcast.upload import UploadBudget
-from echo2swarm.errors import NetworkError
+from echo2swarm.weights.overlay.link_probe import MayISend, hear, say
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
-from echo2swarm.network.memory import MemoryHub
-from learner.nodes.probes import AGAIN_S, BUSY_S, PROBE_S, ProbeService
-from node.prober import MAX_FAILURES, RETRY_S, START_S, Prober
+from tests.fakes.network.memory import MemoryHub
+from learner.membership.probes import AGAIN_S, BUSY_S, PROBE_S, ProbeService
+from node.membership.link_probe import MAX_FAILURES, RETRY_S, START_S, Prober
 from protocols import probe
 from protocols.ids import PeerId
 from protocols.probe import ProbeBlock, ProbeGo, ProbeRefused, ProbeRequest, ProbeResult

@@ -3,8 +3,8 @@
 import pytest
 import trio
 
-from echo2swarm.errors import NetworkError
-from learner.answering import Answering
+from echo2swarm.system.errors import NetworkError
+from learner.rollouts.cancel_answers import Answering
 from protocols.ids import PeerId
 
 PEER = PeerId("12D3KooWSomebody")

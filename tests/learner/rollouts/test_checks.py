@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.leasing import LeaseRecord
-from learner.intake.checks import (
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord
+from learner.rollouts.checks import (
     ContentRules,
     VersionFacts,
     check_content,
@@ -20,7 +20,7 @@ from learner.intake.checks import (
 from protocols.ids import GroupId, LeaseId, PolicyVersion
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout, RolloutSubmission
-from tests.echo2swarm.dispatch.samples import ALICE, BOB, STOP, rollout
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, STOP, rollout
 
 RULES = ContentRules(max_new_tokens=4, stop_token_ids=frozenset({STOP, 9}), vocab_size=16)
 FACTS = VersionFacts(next_step=6, max_staleness=2, published=frozenset({2, 4, 6}))

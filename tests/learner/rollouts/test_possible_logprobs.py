@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from learner.intake.possible import MAX_CHANCE, least_logprob, log_chance, why_impossible
+from learner.rollouts.possible_logprobs import MAX_CHANCE, least_logprob, log_chance, why_impossible
 
 
 def sampled(rng: random.Random, weights: list[float], num_tokens: int) -> list[float]:

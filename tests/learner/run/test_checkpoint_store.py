@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.checkpoint_store import (
+from learner.run.checkpoint_store import (
     POSITION,
     Checkpoint,
     CheckpointStore,

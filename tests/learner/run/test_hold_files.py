@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.held_folder import hold_files, remove_abandoned
+from learner.run.hold_files import hold_files, remove_abandoned
 
 NAMES = ("a", "b/c")
 
@@ -69,7 +69,7 @@ def test_what_a_killed_process_held_is_removed_and_what_a_living_one_holds_is_no
     script = f"""
 import os, signal
 from pathlib import Path
-from learner.held_folder import hold_files
+from learner.run.hold_files import hold_files
 with hold_files(Path({str(source)!r}), ["a"], [Path({str(tmp_path)!r})]) as folder:
     print(folder, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

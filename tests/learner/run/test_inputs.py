@@ -8,10 +8,10 @@ import pytest
 import structlog
 import trio
 
-from echo2swarm.errors import ConfigError, StoreError
+from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import sha256_of
-from learner import run_inputs
-from learner.run_inputs import (
+from learner.run import inputs
+from learner.run.inputs import (
     Recorded,
     changes_on_disk,
     hold_to_inputs,
@@ -123,7 +123,7 @@ async def test_a_model_that_has_a_file_more_or_less_is_refused(tmp_path: Path, m
 def test_large_weights_are_read_again_only_if_size_or_time_say_so(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_inputs, "_LARGE_BYTES", 0)
+    monkeypatch.setattr(inputs, "_LARGE_BYTES", 0)
     before = model_inputs(model, None)
     weights = model / "model.safetensors"
     read: list[str] = []
@@ -132,7 +132,7 @@ def test_large_weights_are_read_again_only_if_size_or_time_say_so(
         read.append(path.name)
         return sha256_of(path)
 
-    monkeypatch.setattr(run_inputs, "sha256_of", hashed)
+    monkeypatch.setattr(inputs, "sha256_of", hashed)
 
     assert model_inputs(model, before) == before
     assert read == []

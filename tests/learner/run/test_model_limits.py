@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from echo2swarm.errors import ConfigError
-from learner.fitting import check_lengths, longest_prompt
+from echo2swarm.system.errors import ConfigError
+from learner.run.model_limits import check_lengths, longest_prompt
 from protocols.leases import MAX_PROMPT_TOKENS
 
 KEY = "rollouts.max_new_tokens"

@@ -1,4 +1,4 @@
-from learner.restarts import MAX_RESTARTS, Restarts
+from learner.run.restarts import MAX_RESTARTS, Restarts
 
 
 def test_a_trainer_that_dies_at_the_same_update_again_and_again_is_given_up() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.disk import write_atomically
-from echo2swarm.errors import StoreError, UsageError
-from learner.run_dir import RunDir, hold, open_run_dir
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.errors import StoreError, UsageError
+from learner.run.run_dir import RunDir, hold, open_run_dir
 from tests.echo2swarm.full_disk import full_disk
 
 

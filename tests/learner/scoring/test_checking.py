@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.checking import check_task
 from learner.tasks.jsonl import Jsonl
 from learner.tasks.registry import open_task

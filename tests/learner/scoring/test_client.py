@@ -12,7 +12,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from echo2swarm.errors import ChildError, ConfigError
+from echo2swarm.system.errors import ChildError, ConfigError
 from learner.scoring.client import MAX_BATCH, ProcessScorer, ScorerLimits, open_scorer
 from learner.scoring.messages import Completion, Fault, sha256_of_prompt
 from protocols.ids import PeerId, short

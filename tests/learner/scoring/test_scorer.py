@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt, told
 from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer

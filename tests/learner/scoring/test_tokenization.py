@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.tokenization import ModelTokenizer
 from learner.tasks.base import Turn
 from protocols.sampling import MAX_STOP_TOKENS

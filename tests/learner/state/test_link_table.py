@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from echo2swarm.broadcast.bans import BAN_S
-from echo2swarm.broadcast.reach import FAILED_S
-from echo2swarm.weights.traffic import Traffic
-from learner.nodes.links import SENDING_S, Links
-from protocols.activation import Dial, Heartbeat, LinkReport, NodeState, PeerReport
+from echo2swarm.weights.overlay.bans import BAN_S
+from echo2swarm.weights.overlay.reachability import FAILED_S
+from echo2swarm.weights.transfer.traffic import Traffic
+from learner.state.link_table import SENDING_S, Links
+from protocols.heartbeat import Dial, Heartbeat, LinkReport, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 from protocols.reasons import Reason

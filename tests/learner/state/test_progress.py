@@ -4,10 +4,10 @@ from math import nan
 
 import pytest
 
-from echo2swarm.capacity import Binds
-from echo2swarm.rates import Phase, Timeline
+from echo2swarm.scheduling.capacity import Binds
+from echo2swarm.system.rates import Phase, Timeline
 from learner.config import RolloutTable
-from learner.progress import Progress
+from learner.state.progress import Progress
 
 
 def progress(*, max_staleness: int = 2) -> Progress:

@@ -4,21 +4,21 @@ import random
 
 import pytest
 
-from echo2swarm.bell import Bell
-from echo2swarm.planning.advice import advise
-from echo2swarm.rates import Phase, Timeline
-from echo2swarm.selection import Offer
-from echo2swarm.weights.traffic import Traffic
+from echo2swarm.system.change_event import Bell
+from echo2swarm.plan.advice import advise
+from echo2swarm.system.rates import Phase, Timeline
+from echo2swarm.scheduling.selection import Offer
+from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import RolloutTable, SelectorTable
-from learner.nodes.activator import Activator
-from learner.nodes.links import Links
-from learner.nodes.node_table import NodeTable
-from learner.outlook import outlook_of, situation_of
-from learner.progress import Progress
-from protocols.activation import Directive
+from learner.membership.activator import Activator
+from learner.state.link_table import Links
+from learner.state.node_table import NodeTable
+from learner.status.outlook import outlook_of, situation_of
+from learner.state.progress import Progress
+from protocols.heartbeat import Directive
 from protocols.ids import PeerId
-from tests.echo2swarm.dispatch.samples import ALICE, BOB
-from tests.learner.nodes.test_node_table import hear
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
+from tests.learner.state.test_node_table import hear
 
 LEARNER = PeerId("12D3KooWLearner")
 

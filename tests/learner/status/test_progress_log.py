@@ -7,7 +7,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from learner.pulse import EVERY_S, pulse_of
+from learner.status.progress_log import EVERY_S, pulse_of
 from protocols.status import Estimate, EvaluationPoint, EvaluationStatus, StalenessCount
 from tests.learner.swarm_world import config, open_world
 

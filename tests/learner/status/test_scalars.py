@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.tracking.scalars import scalars_of, step_of
+from learner.status.scalars import scalars_of, step_of
 
 
 def test_every_number_has_a_name_with_a_group() -> None:

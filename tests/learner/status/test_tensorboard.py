@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.errors import ConfigError
-from learner.tracking.tensorboard import TensorBoard, require_tensorboard
+from echo2swarm.system.errors import ConfigError
+from learner.status.tensorboard import TensorBoard, require_tensorboard
 from tests.event_files import events_in, points_in
 
 

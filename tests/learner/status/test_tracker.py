@@ -6,7 +6,7 @@ import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from learner.tracking.tracker import MAX_QUEUED, Tracker
+from learner.status.tracker import MAX_QUEUED, Tracker
 
 
 class Curves:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.rates import Phase
-from learner.watchdog import Facts, NodeFacts, Watchdog
+from echo2swarm.system.rates import Phase
+from learner.status.watchdog import Facts, NodeFacts, Watchdog
 
 NODE = NodeFacts(name="ada", is_wanted=True, why="active", applied_version=3, num_in_flight=0)
 FACTS = Facts(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.tasks.base import PromptText
 from learner.tasks.held_out import OtherPrompts, open_held_out
 from learner.tasks.registry import open_task

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import ConfigError
+from echo2swarm.system.errors import ConfigError
 from learner.tasks.base import Task, Turn
 from learner.tasks.registry import check_table, open_task
 from learner.tasks.splitting import EpochOrder, everything

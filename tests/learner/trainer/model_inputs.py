@@ -5,8 +5,8 @@ import random
 import torch
 from transformers import PreTrainedModel
 
-from learner.training.batching import Sample
-from learner.training.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.prefix_packing import Sample
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from protocols.packed import pack_floats, pack_tokens
 from tests.tiny_model import TINY_MODEL_DIR
 

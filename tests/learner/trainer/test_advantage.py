@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from learner.training.advantage import group_advantages, length_weights
+from learner.trainer.advantage import group_advantages, length_weights
 
 rewards = st.lists(st.integers(-8, 8).map(float), min_size=2, max_size=16)
 

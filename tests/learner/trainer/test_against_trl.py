@@ -16,14 +16,14 @@ import torch
 
 from learner.config import TrainerTable
 from learner.config.objective import objective_of
-from learner.training.batch import make_batch
-from learner.training.batching import Sample, make_micro_batches
-from learner.training.gradient import add_gradient
-from learner.training.messages import TrainGroup
-from learner.training.policy import Policy, load_model
-from learner.training.tokens import Tokens
+from learner.trainer.batch import make_batch
+from learner.trainer.prefix_packing import Sample, make_micro_batches
+from learner.trainer.gradient import add_gradient
+from learner.trainer.messages import TrainGroup
+from learner.trainer.policy import Policy, load_model
+from learner.trainer.tokens import Tokens
 from protocols.packed import unpack_tokens
-from tests.learner.training.model_inputs import ASK, EOS, group, plain_logprobs, rollout
+from tests.learner.trainer.model_inputs import ASK, EOS, group, plain_logprobs, rollout
 from tests.tiny_model import TINY_MODEL_DIR
 
 pytestmark = pytest.mark.model

@@ -7,16 +7,16 @@ import msgspec
 import pytest
 import torch
 
-from echo2swarm.errors import StoreError
-from learner.training.checkpoint import load_checkpoint
-from learner.training.folders import STATE, checkpoint_name, new_folder, whole_checkpoints
-from learner.training.messages import Start
-from learner.training.ranks import Ranks
-from learner.training.trainer import Trainer
-from learner.training.weights import model_tensors
-from learner.training.worker import open_trainer
+from echo2swarm.system.errors import StoreError
+from learner.trainer.checkpoint import load_checkpoint
+from learner.trainer.folders import STATE, checkpoint_name, new_folder, whole_checkpoints
+from learner.trainer.messages import Start
+from learner.trainer.ranks import Ranks
+from learner.trainer.trainer import Trainer
+from learner.trainer.weights import model_tensors
+from learner.trainer.worker import open_trainer
 from tests.echo2swarm.full_disk import full_disk
-from tests.learner.training.model_inputs import random_groups, start
+from tests.learner.trainer.model_inputs import random_groups, start
 
 pytestmark = pytest.mark.model
 

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.config import TrainerTable
-from learner.training.batch import make_batch
-from learner.training.batching import Sample, make_micro_batches
-from learner.training.messages import TrainGroup
-from learner.training.trainer import Trainer
-from learner.training.worker import open_trainer
-from tests.learner.training.model_inputs import (
+from learner.trainer.batch import make_batch
+from learner.trainer.prefix_packing import Sample, make_micro_batches
+from learner.trainer.messages import TrainGroup
+from learner.trainer.trainer import Trainer
+from learner.trainer.worker import open_trainer
+from tests.learner.trainer.model_inputs import (
     ASK,
     EOS,
     group,

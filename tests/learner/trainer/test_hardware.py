@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from echo2swarm.errors import ConfigError
-from learner.training.hardware import device_of
+from echo2swarm.system.errors import ConfigError
+from learner.trainer.hardware import device_of
 
 pytestmark = pytest.mark.model
 

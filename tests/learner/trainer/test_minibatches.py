@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from echo2swarm.errors import StoreError
+from echo2swarm.system.errors import StoreError
 from learner.config import TrainerTable
-from learner.training.batch import make_batch
-from learner.training.messages import TrainGroup
-from learner.training.trainer import Trainer
-from learner.training.weights import model_tensors
-from learner.training.worker import open_trainer
-from tests.learner.training.model_inputs import random_groups, start
+from learner.trainer.batch import make_batch
+from learner.trainer.messages import TrainGroup
+from learner.trainer.trainer import Trainer
+from learner.trainer.weights import model_tensors
+from learner.trainer.worker import open_trainer
+from tests.learner.trainer.model_inputs import random_groups, start
 
 pytestmark = pytest.mark.model
 
@@ -163,7 +163,7 @@ def test_sequences_that_are_cut_into_pieces_have_the_same_gradient(
     whole, pieces = trainer_of(**keys), trainer_of(**keys)
 
     metrics = whole.update(0, groups, silent).metrics
-    monkeypatch.setattr("learner.training.gradient._MAX_LOGITS", 3 * 16)
+    monkeypatch.setattr("learner.trainer.gradient._MAX_LOGITS", 3 * 16)
     other = pieces.update(0, groups, silent).metrics
 
     assert metrics["grad_norm"] > 0

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 from learner.config import TrainerTable
 from learner.config.objective import Objective, objective_of
-from learner.training.objective import (
+from learner.trainer.objective import (
     Given,
     importance_ratios,
     importance_weights,
@@ -25,7 +25,7 @@ from learner.training.objective import (
     kl_penalties,
     token_losses,
 )
-from learner.training.token_metrics import Trained, metrics_by_staleness, token_metrics
+from learner.trainer.token_metrics import Trained, metrics_by_staleness, token_metrics
 
 pytestmark = pytest.mark.model
 Array = npt.NDArray[np.float64]

@@ -16,10 +16,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from echo2swarm.errors import ConfigError
-from learner.training.batching import Sample, make_micro_batches
-from learner.training.policy import Policy, load_model
-from tests.learner.training.model_inputs import plain_logprobs, random_samples
+from echo2swarm.system.errors import ConfigError
+from learner.trainer.prefix_packing import Sample, make_micro_batches
+from learner.trainer.policy import Policy, load_model
+from tests.learner.trainer.model_inputs import plain_logprobs, random_samples
 from tests.tiny_model import TINY_MODEL_DIR
 
 pytestmark = pytest.mark.model

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.training.batching import MicroBatch, Sample, make_micro_batches
+from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
 
 
 def samples_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[Sample]:

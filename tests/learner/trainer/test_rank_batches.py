@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.training.batching import MicroBatch, Sample, make_micro_batches
-from learner.training.spreading import blank, spread
+from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
+from learner.trainer.rank_batches import blank, spread
 
 
 def rounds_of(lengths: list[int], *, num_ranks: int, max_tokens: int) -> list[list[MicroBatch]]:

@@ -11,10 +11,10 @@ from typing import NoReturn
 
 import pytest
 
-from echo2swarm.errors import DiskFullError, StoreError
-from learner.training import gang as gang_module
-from learner.training.gang import Gang
-from learner.training.rank_messages import CopyState
+from echo2swarm.system.errors import DiskFullError, StoreError
+from learner.trainer import rank_group as gang_module
+from learner.trainer.rank_group import Gang
+from learner.trainer.rank_messages import CopyState
 from tests.processes import is_running
 
 pytestmark = pytest.mark.processes
@@ -117,7 +117,7 @@ def test_closing_leaves_no_process(losses: Losses) -> None:
 
 def test_no_process_outlives_a_rank_0_that_is_killed() -> None:
     code = (
-        "import time; from learner.training.gang import Gang; "
+        "import time; from learner.trainer.rank_group import Gang; "
         "print(*Gang(3).pids, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as rank_0:

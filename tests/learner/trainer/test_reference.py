@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from learner.config import TrainerTable
 from learner.config.objective import Objective, objective_of
 from learner.config.presets import PRESETS
-from learner.training.batch import Batch, make_batch
-from learner.training.messages import TrainGroup
-from learner.training.objective import token_losses
-from learner.training.tokens import Tokens
-from tests.learner.training.model_inputs import group, rollout
-from tests.learner.training.reference_objective import Completion, Options, loss
+from learner.trainer.batch import Batch, make_batch
+from learner.trainer.messages import TrainGroup
+from learner.trainer.objective import token_losses
+from learner.trainer.tokens import Tokens
+from tests.learner.trainer.model_inputs import group, rollout
+from tests.learner.trainer.reference_objective import Completion, Options, loss
 
 pytestmark = pytest.mark.model
 MAX_LENGTH = 8

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from learner.training.batching import Sample
-from learner.training.messages import TrainGroup
-from learner.training.policy import load_model
-from learner.training.rounding import rounded
-from learner.training.trainer import Trainer
-from learner.training.worker import open_trainer
+from learner.trainer.prefix_packing import Sample
+from learner.trainer.messages import TrainGroup
+from learner.trainer.policy import load_model
+from learner.trainer.rounding import rounded
+from learner.trainer.trainer import Trainer
+from learner.trainer.worker import open_trainer
 from protocols.packed import unpack_tokens
-from tests.learner.training.model_inputs import group, plain_logprobs, random_groups, rollout, start
+from tests.learner.trainer.model_inputs import group, plain_logprobs, random_groups, rollout, start
 from tests.tiny_model import TINY_MODEL_DIR
 
 # 1 + 2**-9 lies between two neighbours in bfloat16, of which 1.0 is the nearer.

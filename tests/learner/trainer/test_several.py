@@ -14,10 +14,10 @@ import torch
 import trio
 from safetensors.torch import load_file
 
-from echo2swarm.children.parent import open_child
-from echo2swarm.errors import ChildError, StoreError
-from learner.training.gang_trainer import GangTrainer
-from learner.training.messages import (
+from echo2swarm.processes.parent import open_child
+from echo2swarm.system.errors import ChildError, StoreError
+from learner.trainer.multi_rank_trainer import GangTrainer
+from learner.trainer.messages import (
     Start,
     Started,
     Update,
@@ -25,12 +25,12 @@ from learner.training.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.training.sharding import local, rows
-from learner.training.trainer import Trainer
-from learner.training.weights import model_tensors
-from learner.training.worker import open_trainer
+from learner.trainer.sharding import local, rows
+from learner.trainer.trainer import Trainer
+from learner.trainer.weights import model_tensors
+from learner.trainer.worker import open_trainer
 from tests.echo2swarm.full_disk import full_disk
-from tests.learner.training.model_inputs import group, random_groups, rollout, start
+from tests.learner.trainer.model_inputs import group, random_groups, rollout, start
 
 pytestmark = [pytest.mark.model, pytest.mark.processes]
 LIMIT_S = 120.0
@@ -209,7 +209,7 @@ async def test_two_processes_go_on_from_the_checkpoint_of_one_and_all_end_with_a
     expected = written(one, tmp_path / "one")
 
     async with open_child(
-        "learner.training.worker", name="trainer", log_path=tmp_path / "log"
+        "learner.trainer.worker", name="trainer", log_path=tmp_path / "log"
     ) as child:
         resume = call(num_processes=2, checkpoint_dir=tmp_path / "saved")
         started = await child.call(resume, Started, timeout_s=LIMIT_S)
@@ -231,7 +231,7 @@ async def test_two_processes_go_on_from_the_checkpoint_of_one_and_all_end_with_a
 
 async def test_no_process_is_left_when_the_learner_is_gone(tmp_path: Path) -> None:
     async with open_child(
-        "learner.training.worker", name="trainer", log_path=tmp_path / "log"
+        "learner.trainer.worker", name="trainer", log_path=tmp_path / "log"
     ) as child:
         await child.call(call(num_processes=2), Started, timeout_s=LIMIT_S)
         assert len(processes_of(child.pid)) == 2

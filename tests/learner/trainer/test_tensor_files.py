@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.errors import StoreError
-from learner.training.stored import MODEL, Rows, open_stored, rank_file, write_rows
+from echo2swarm.system.errors import StoreError
+from learner.trainer.tensor_files import MODEL, Rows, open_stored, rank_file, write_rows
 
 pytestmark = pytest.mark.model
 BIG = torch.arange(35, dtype=torch.float32).reshape(7, 5)

@@ -5,13 +5,13 @@ import random
 import pytest
 import torch
 
-from learner.training.batching import Sample
-from learner.training.messages import Start, TrainGroup
-from learner.training.trainer import Trainer
-from learner.training.weights import model_tensors
-from learner.training.worker import open_trainer
+from learner.trainer.prefix_packing import Sample
+from learner.trainer.messages import Start, TrainGroup
+from learner.trainer.trainer import Trainer
+from learner.trainer.weights import model_tensors
+from learner.trainer.worker import open_trainer
 from protocols.packed import unpack_floats, unpack_tokens
-from tests.learner.training.model_inputs import (
+from tests.learner.trainer.model_inputs import (
     ASK,
     EOS,
     group,
@@ -119,7 +119,7 @@ def test_logits_in_pieces_give_the_same_gradient(monkeypatch: pytest.MonkeyPatch
     whole, pieces = trainer_of(start()), trainer_of(start())
 
     metrics = whole.update(0, groups, silent).metrics
-    monkeypatch.setattr("learner.training.gradient._MAX_LOGITS", 3 * 16)
+    monkeypatch.setattr("learner.trainer.gradient._MAX_LOGITS", 3 * 16)
     other = pieces.update(0, groups, silent).metrics
 
     assert metrics["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.training.policy import load_model
-from learner.training.weights import INDEX, load_weights, model_tensors, write_weights
+from learner.trainer.policy import load_model
+from learner.trainer.weights import INDEX, load_weights, model_tensors, write_weights
 from tests.tiny_model import TINY_MODEL_DIR
 
 pytestmark = pytest.mark.model

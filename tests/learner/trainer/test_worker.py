@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from echo2swarm.children.parent import open_child
-from echo2swarm.children.wire import Progress
-from echo2swarm.errors import ChildError
-from learner.training.messages import (
+from echo2swarm.processes.parent import open_child
+from echo2swarm.processes.wire import Progress
+from echo2swarm.system.errors import ChildError
+from learner.trainer.messages import (
     SaveCheckpoint,
     SavedCheckpoint,
     Started,
@@ -19,12 +19,12 @@ from learner.training.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.training.process import num_threads
-from tests.learner.training.model_inputs import group, random_groups, rollout, start
+from learner.trainer.environment import num_threads
+from tests.learner.trainer.model_inputs import group, random_groups, rollout, start
 
 # Each process imports torch and transformers, which takes long on a busy machine.
 pytestmark = [pytest.mark.model, pytest.mark.processes]
-MODULE = "learner.training.worker"
+MODULE = "learner.trainer.worker"
 LIMIT_S = 120.0
 
 
@@ -110,8 +110,8 @@ async def test_a_sleeping_trainer_publishes_new_weights_each_step(tmp_path: Path
 
 def test_a_sleeping_trainer_needs_no_torch() -> None:
     code = (
-        "import sys; from learner.training.worker import open_trainer; "
-        "from learner.training.messages import Start; "
+        "import sys; from learner.trainer.worker import open_trainer; "
+        "from learner.trainer.messages import Start; "
         "from tests.tiny_model import TINY_MODEL_DIR; "
         "t = open_trainer(Start(model_dir=str(TINY_MODEL_DIR), "
         "trainer={'kind': 'sleep', 'train_s': 0.001}, seed=0, temperature=1.0)); "

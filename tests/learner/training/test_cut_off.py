@@ -1,6 +1,6 @@
 """A model that never ends a completion is noticed."""
 
-from learner.loop.cut_off import LEAST, CutOffs
+from learner.training.cut_off import LEAST, CutOffs
 
 
 def test_that_every_completion_is_cut_is_said_and_again_at_twice_as_many() -> None:

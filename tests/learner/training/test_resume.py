@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import structlog
 
-from learner.checkpoint_store import Checkpoint, Position
+from learner.run.checkpoint_store import Checkpoint, Position
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import FORGOTTEN_BEFORE, set_meta
 from learner.ledger.resume import Reach
-from learner.resuming import NoWayBackError, choose, choose_checkpoint, tell_if_done
-from learner.run_dir import RunDir
+from learner.training.resume import NoWayBackError, choose, choose_checkpoint, tell_if_done
+from learner.run.run_dir import RunDir
 from protocols.ids import RunId
-from tests.learner.test_checkpoint_store import flip_a_bit, save
+from tests.learner.run.test_checkpoint_store import flip_a_bit, save
 
 RUN = RunId("run-1")
 

@@ -6,10 +6,10 @@ import pytest
 import trio
 import trio.testing
 
-from echo2swarm.children.parent import Child, open_child
-from echo2swarm.errors import ConfigError
-from learner.loop.trainer_client import StartingTrainer, TrainerLostError
-from learner.training.messages import Start
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.system.errors import ConfigError
+from learner.training.trainer_client import StartingTrainer, TrainerLostError
+from learner.trainer.messages import Start
 
 
 def start_of(model: Path) -> Start:
@@ -23,7 +23,7 @@ async def kill_soon(child: Child) -> None:
 
 async def test_a_trainer_that_was_killed_while_it_loads_counts_as_lost(tmp_path: Path) -> None:
     async with (
-        open_child("learner.training.worker", name="trainer") as child,
+        open_child("learner.trainer.worker", name="trainer") as child,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(kill_soon, child)
@@ -32,6 +32,6 @@ async def test_a_trainer_that_was_killed_while_it_loads_counts_as_lost(tmp_path:
 
 
 async def test_a_trainer_that_refuses_what_it_is_given_is_not_tried_again(tmp_path: Path) -> None:
-    async with open_child("learner.training.worker", name="trainer") as child:
+    async with open_child("learner.trainer.worker", name="trainer") as child:
         with pytest.raises(ConfigError, match=r"has no config\.json"):
             await StartingTrainer(child).start(start_of(tmp_path))

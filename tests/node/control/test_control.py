@@ -14,7 +14,7 @@ import pytest
 import trio
 from rich.console import Console
 
-from echo2swarm.errors import StoreError, UsageError
+from echo2swarm.system.errors import StoreError, UsageError
 from node.control import client as client_module
 from node.control import commands
 from node.control.client import NoNodeError, OtherVersionError, SilentNodeError, open_control
@@ -42,7 +42,7 @@ from node.control.paths import make_private_folder, socket_path
 from node.control.registry import registered, registered_in
 from node.control.server import MAX_CLIENTS, serve_control
 from node.control.view import facts_of, node_view
-from protocols.activation import NodeState
+from protocols.heartbeat import NodeState
 from protocols.codec import Message
 from protocols.framing import frame
 

@@ -10,11 +10,11 @@ import trio
 from trio.testing import MockClock
 
 from node.control.messages import Download, NodeSnapshot, Phase
-from node.engine_speed import EngineSpeed
-from node.meters import ActiveTime, LinkMeter
-from node.snapshot import Doing, phase_of
-from node.telling import StatusLine, Teller, status_text
-from protocols.activation import NodeState
+from node.rollouts.engine_speed import EngineSpeed
+from node.control.meters import ActiveTime, LinkMeter
+from node.control.snapshot import Doing, phase_of
+from node.status_line import StatusLine, Teller, status_text
+from protocols.heartbeat import NodeState
 from tests.node.control.test_control import snapshot
 
 READY = Doing(

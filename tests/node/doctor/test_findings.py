@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2swarm.extras import install_command, install_extra
+from echo2swarm.system.extras import install_command, install_extra
 from node.doctor.findings import (
     Finding,
     Package,
@@ -31,7 +31,7 @@ from node.doctor.machine import _package, examine_software, examine_state_dir, g
 from node.doctor.router import Router, router_between
 from protocols.manifest import FileRef, PayloadRef
 from protocols.status import Outlook, Reachability, StatusReply
-from tests.echo2swarm.weights.test_names import MANIFEST
+from tests.echo2swarm.weights.test_file_names import MANIFEST
 from tests.protocols.samples import MESSAGES
 
 GB = 10**9

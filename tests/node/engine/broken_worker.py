@@ -4,8 +4,8 @@ import os
 import time
 from pathlib import Path
 
-from echo2swarm.children.worker import serve
-from echo2swarm.errors import SwarmError
+from echo2swarm.processes.worker import serve
+from echo2swarm.system.errors import SwarmError
 from node.engine.messages import EngineCall
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.engine.options import SleepOptions, TransformersOptions, VllmOptions, num_threads
 from node.engine.placement import all_gpus, engine_specs, gpus_of
 from node.engine.process import engine_spec

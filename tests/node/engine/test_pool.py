@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import ChildError
+from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
     EngineDied,

@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from echo2swarm.children.worker import OnProgress
-from echo2swarm.errors import ConfigError
+from echo2swarm.processes.worker import OnProgress
+from echo2swarm.system.errors import ConfigError
 from node.engine import transformers_model
 from node.engine.base import PolicyFiles
 from node.engine.memory_bound import bounded_memory

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.pacing import LOST_AFTER_FAILURES, MIN_GAP_S, Contact, HeartbeatPacer
+from node.membership.heartbeat_timer import LOST_AFTER_FAILURES, MIN_GAP_S, Contact, HeartbeatPacer
 
 
 def beaten(now_s: float, *, next_heartbeat_s: float = 5) -> HeartbeatPacer:

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
-from protocols.activation import MAX_REPORTS, Directive, NodeState, PeerReport
+from protocols.heartbeat import MAX_REPORTS, Directive, NodeState, PeerReport
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from tests.node.bench import LEARNER, LEARNER_AT, open_bench

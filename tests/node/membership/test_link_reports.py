@@ -3,9 +3,9 @@
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.broadcast.upload import UploadBudget
-from echo2swarm.weights.traffic import Traffic
-from node.links import (
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.weights.transfer.traffic import Traffic
+from node.membership.link_reports import (
     CAPPED_S,
     MAX_WAITED_S,
     MEASURE_SENDING_S,
@@ -14,7 +14,7 @@ from node.links import (
     Links,
     OwnCap,
 )
-from protocols.activation import MAX_LINKS, Dial, LinkReport
+from protocols.heartbeat import MAX_LINKS, Dial, LinkReport
 from protocols.ids import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")

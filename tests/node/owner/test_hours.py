@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.owner.hours import (
     HourRange,
     LocalTime,

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.owner.gpu import GpuReading, GpuUnreadableError, GpuUse
 from node.owner.hours import parse_hours
 from node.owner.keeper import GPU_LOOK_S, OwnerKeeper

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.remedies import remedy_for
+from node.owner.remedies import remedy_for
 
 
 @pytest.mark.parametrize(

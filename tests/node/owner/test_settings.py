@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from echo2swarm.errors import UsageError
+from echo2swarm.system.errors import UsageError
 from node.cli import node
 from node.owner.hours import parse_hours
 from node.owner.settings import BOUNDS, OwnerSettings, change_settings, describe_settings

@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.calibration import Calibration
+from node.rollouts.calibration import Calibration
 from node.engine.base import EngineDownError
-from protocols.activation import Directive
+from protocols.heartbeat import Directive
 from protocols.ids import PolicyVersion
 from protocols.sampling import SamplingParams
 from tests.node.bench import open_bench

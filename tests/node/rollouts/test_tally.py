@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.verdicts import RefusalNotice, Tally
+from node.rollouts.tally import RefusalNotice, Tally
 from protocols.reasons import Reason
 from protocols.rollouts import RolloutVerdict
 

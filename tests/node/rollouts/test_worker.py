@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
-from node.membership import LOOK_S
-from node.worker import DRAIN_S, KEEP_S, MAX_LEASES, RETRY_REFUSED_S
-from protocols.activation import Directive, NodeState
+from node.membership.heartbeats import LOOK_S
+from node.rollouts.worker import DRAIN_S, KEEP_S, MAX_LEASES, RETRY_REFUSED_S
+from protocols.heartbeat import Directive, NodeState
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed
 from protocols.reasons import Reason

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.workload import Apply, Done, Ending, Forget, GiveBack, Part, Sample, Workload
+from node.rollouts.workload import Apply, Done, Ending, Forget, GiveBack, Part, Sample, Workload
 from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens

@@ -3,7 +3,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.connection_seats import (
+from echo2swarm.network.admission.connection_seats import (
     MAX_SEATS_PER_PEER,
     ConnectionSeat,
     ConnectionSeats,

@@ -1,6 +1,6 @@
 """Who keeps bringing gossip that is refused is not listened to for a while."""
 
-from echo2swarm.network.gossip_guard import MAX_FAULTS, SHUT_OUT_S, GossipGuard
+from echo2swarm.network.admission.gossip_guard import MAX_FAULTS, SHUT_OUT_S, GossipGuard
 from protocols.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.provider_table import (
+from echo2swarm.network.admission.provider_table import (
     MAX_KEYS,
     MAX_PER_SUBNET,
     MAX_PROVIDERS,

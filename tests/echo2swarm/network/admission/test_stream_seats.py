@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network import stream_seats as seats_module
-from echo2swarm.network.stream_seats import Seat, Seats
+from echo2swarm.network.admission import stream_seats as seats_module
+from echo2swarm.network.admission.stream_seats import Seat, Seats
 from protocols.ids import PeerId
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.unread import MAX_BYTES, MAX_STRANGERS_BYTES, who_has_to_go
+from echo2swarm.network.admission.unread import MAX_BYTES, MAX_STRANGERS_BYTES, who_has_to_go
 from protocols.ids import PeerId
 
 MIB = 1024 * 1024

@@ -11,13 +11,14 @@ import pytest
 import trio
 import trio.lowlevel
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.network import bulk, bulk_tls, libp2p_tcp
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.network.bulk import channel, tls
+from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
-from echo2swarm.network.bulk_dial import Caller, Place, dial, place_of
-from echo2swarm.network.bulk_stream import TlsStream
-from echo2swarm.network.libp2p import Libp2pNetwork, open_network
-from echo2swarm.network.libp2p_streams import Libp2pStream
+from echo2swarm.network.bulk.dial import Caller, Place, dial, place_of
+from echo2swarm.network.bulk.stream import TlsStream
+from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.streams import Libp2pStream
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_ID,
@@ -32,7 +33,7 @@ from protocols.bulk import (
 )
 from protocols.codec import decode, encode
 from protocols.framing import frame
-from tests.echo2swarm.network.test_libp2p import LOOPBACK, identity_of, info_of, port_of
+from tests.echo2swarm.network.libp2p.test_network import LOOPBACK, identity_of, info_of, port_of
 
 ECHO = "/test/echo/1.0.0"
 LIMIT = 1_000_000
@@ -101,7 +102,7 @@ async def offered(network: Network, of: Network) -> Entrance:
 @asynccontextmanager
 async def tls_to(network: Network) -> AsyncIterator[trio.SSLStream[trio.SocketStream]]:
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(network))
-    async with trio.SSLStream(stream, bulk_tls.dialling(), https_compatible=True) as secure:
+    async with trio.SSLStream(stream, tls.dialling(), https_compatible=True) as secure:
         await secure.do_handshake()
         yield secure
 
@@ -162,7 +163,7 @@ async def test_libp2p_carries_bulk_where_nobody_can_dial(
         num_dials += 1
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(bulk, "dial", nowhere)
+    monkeypatch.setattr(channel, "dial", nowhere)
     async with pair() as (a, b):
         assert await carrier(a, b) is Libp2pStream
         assert num_dials == 2  # there and back
@@ -173,7 +174,7 @@ async def test_libp2p_carries_bulk_where_nobody_can_dial(
 async def test_more_streams_than_one_peer_may_have_go_over_libp2p() -> None:
     async with pair() as (a, b), AsyncExitStack() as stack:
         kinds = []
-        for _ in range(bulk.MAX_STREAMS_PER_PEER + 2):
+        for _ in range(channel.MAX_STREAMS_PER_PEER + 2):
             stream = await stack.enter_async_context(
                 a.open_stream(b.peer, ECHO, max_frame_bytes=LIMIT, bulk=True)
             )
@@ -181,7 +182,7 @@ async def test_more_streams_than_one_peer_may_have_go_over_libp2p() -> None:
             await stream.send(b"x")
             assert await stream.receive() == b"x"
 
-    assert kinds == [TlsStream] * bulk.MAX_STREAMS_PER_PEER + [Libp2pStream] * 2
+    assert kinds == [TlsStream] * channel.MAX_STREAMS_PER_PEER + [Libp2pStream] * 2
 
 
 async def test_what_is_not_served_is_not_offered() -> None:
@@ -225,8 +226,8 @@ async def test_a_token_lets_in_once() -> None:
 async def test_who_shows_another_certificate_is_not_shown_the_token() -> None:
     got = bytearray()
     is_over = trio.Event()
-    context = bulk_tls.Certificate().accepting()
-    named = bulk_tls.Certificate().sha256
+    context = tls.Certificate().accepting()
+    named = tls.Certificate().sha256
 
     async def impostor(stream: trio.SocketStream) -> None:
         secure = trio.SSLStream(stream, context, server_side=True)
@@ -242,7 +243,7 @@ async def test_who_shows_another_certificate_is_not_shown_the_token() -> None:
         reached = await dial(
             [where],
             Entrance(named, bytes(32), ()),
-            bulk_tls.dialling(),
+            tls.dialling(),
             trio.CapacityLimiter(1),
             ANYWHERE,
         )
@@ -261,7 +262,7 @@ async def test_a_dead_or_wrong_address_does_not_keep_from_the_right_one() -> Non
         connection = await dial(
             (*others, *info_of(b).addresses),
             entrance,
-            bulk_tls.dialling(),
+            tls.dialling(),
             trio.CapacityLimiter(1),
             ANYWHERE,
         )
@@ -276,7 +277,7 @@ async def test_a_dead_or_wrong_address_does_not_keep_from_the_right_one() -> Non
 async def test_another_protocol_over_tls_and_old_tls_are_refused() -> None:
     other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
-    old = bulk_tls.dialling()
+    old = tls.dialling()
     old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_2
 
     async with pair() as (a, b):
@@ -312,11 +313,11 @@ silent = pytest.mark.parametrize("first", [b"", CLIENT_HELLO], ids=["nothing", "
 async def test_of_a_crowd_of_silent_connections_the_oldest_make_room(
     first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libp2p_tcp, "DECIDE_S", 60.0)
-    monkeypatch.setattr(bulk, "HANDSHAKE_S", 60.0)
+    monkeypatch.setattr(tcp, "DECIDE_S", 60.0)
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 60.0)
     async with pair() as (a, b), AsyncExitStack() as stack:
         crowd = []
-        for _ in range(libp2p_tcp.MAX_UNDECIDED + 50):
+        for _ in range(tcp.MAX_UNDECIDED + 50):
             stream = await trio.open_tcp_stream("127.0.0.1", port_of(b))
             crowd.append(await stack.enter_async_context(stream))
             await stream.send_all(first)

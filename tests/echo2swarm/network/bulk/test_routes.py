@@ -1,4 +1,4 @@
-from echo2swarm.network.bulk_routes import MEMORY_S, Routes, Way
+from echo2swarm.network.bulk.routes import MEMORY_S, Routes, Way
 from protocols.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")

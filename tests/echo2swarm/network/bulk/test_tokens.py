@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.bulk_tickets import MAX_TICKETS, MAX_TICKETS_PER_PEER, Tickets
+from echo2swarm.network.bulk.tokens import MAX_TICKETS, MAX_TICKETS_PER_PEER, Tickets
 from protocols.bulk import TOKEN_LIFE_S
 from protocols.ids import PeerId
 

@@ -4,7 +4,7 @@ from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.pubsub.pb import rpc_pb2
 
-from echo2swarm.network.libp2p_gossip import MAX_REMEMBERED, Gossip
+from echo2swarm.network.libp2p.gossip import MAX_REMEMBERED, Gossip
 
 
 def new_gossip() -> Gossip:

@@ -7,16 +7,16 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
-from echo2swarm.network import libp2p_go_between, libp2p_meeting
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
+from echo2swarm.network.libp2p import holepunch_coordinator, holepunch
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call, serve_calls
 from protocols.codec import decode, encode
 from protocols.ids import PeerId
-from protocols.meeting import (
+from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
@@ -199,7 +199,7 @@ async def test_a_peer_that_can_not_be_met_is_not_asked_for_again_at_once() -> No
 
 
 async def test_who_asks_too_often_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_go_between, "BURST", 2)
+    monkeypatch.setattr(holepunch_coordinator, "BURST", 2)
     async with go_between() as r, hidden(2, r) as a:
         ask = encode(Ask(identity_of(7).peer, 5000), max_bytes=MAX_BYTES)
 
@@ -253,7 +253,7 @@ async def test_a_go_between_that_names_forbidden_places_is_not_obeyed() -> None:
 async def test_who_answers_at_the_place_must_be_the_one_we_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(libp2p_meeting, "UPGRADE_S", 0.5)
+    monkeypatch.setattr(holepunch, "UPGRADE_S", 0.5)
     async with hidden_stranger() as place:
 
         async def mislead(stream: Stream) -> None:
@@ -290,7 +290,7 @@ async def test_an_invitation_that_comes_to_nothing_leaves_the_invited_free() -> 
             return reply
 
     async with go_between() as r, hidden(2, r) as a, hidden(3, r) as b:
-        for _ in range(2 * libp2p_meeting.MAX_MEETINGS):
+        for _ in range(2 * holepunch.MAX_MEETINGS):
             # The stream ends before the word to go: the invited gives up.
             assert isinstance(await invite(r, b.peer), Accept | Declined)
         with trio.fail_after(60):

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import trio
 
-from echo2swarm.network.punch import Puncher, share_port
-from protocols.meeting import Place
+from echo2swarm.network.libp2p.holepunch_tcp import Puncher, share_port
+from protocols.holepunch import Place
 
 
 @pytest.fixture

@@ -25,13 +25,13 @@ from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from multiaddr import Multiaddr
 
-from echo2swarm.errors import NetworkError, UsageError
-from echo2swarm.identity import Identity
+from echo2swarm.system.errors import NetworkError, UsageError
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import group_by_peer, split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.network.libp2p import Libp2pNetwork, open_network
-from echo2swarm.network.libp2p_yamux import BulkYamux
+from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.rpc import call, serve_calls
 from protocols import advert
 from protocols.advert import NodeAdvert
@@ -366,12 +366,12 @@ async def test_an_address_of_another_machine_is_one_clear_error() -> None:
 CHURN = """
 import logging, sys, trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from echo2swarm.errors import NetworkError
-from echo2swarm.identity import Identity
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import call
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.network.libp2p import open_network
+from echo2swarm.network.libp2p.network import open_network
 
 async def main():
     me, other = (Identity.of(Ed25519PrivateKey.generate()) for _ in range(2))

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.libp2p_inbox import Inbox
+from echo2swarm.network.libp2p.receive_buffer import Inbox
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(4000, 4200), st.just(20_000))
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Delays,
     Workload,
     forecast,
@@ -17,7 +17,7 @@ from echo2swarm.capacity import (
     required_rollouts_per_s,
     stale_share,
 )
-from tests.echo2swarm.capacity.event_sim import Setup, run
+from tests.echo2swarm.scheduling.capacity.event_sim import Setup, run
 
 # The same swarms each time: how near a forecast is has no bound that holds for all.
 slow = settings(

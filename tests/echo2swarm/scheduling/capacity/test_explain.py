@@ -1,6 +1,6 @@
 """A forecast in words says what binds and what would help."""
 
-from echo2swarm.capacity import Delays, Workload, explain, forecast
+from echo2swarm.scheduling.capacity import Delays, Workload, explain, forecast
 
 
 def said(*, bound: int = 2, broadcast_s: float = 1.0, rollouts_per_s: float = 12.8) -> str:

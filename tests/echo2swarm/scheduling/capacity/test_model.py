@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.capacity import (
+from echo2swarm.scheduling.capacity import (
     Binds,
     Delays,
     Workload,

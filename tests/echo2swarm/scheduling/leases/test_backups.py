@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.lease_rules import NoWork
-from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.lease_rules import NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import Lease
-from tests.echo2swarm.dispatch.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
 
 CAROL = PeerId("carol")
 

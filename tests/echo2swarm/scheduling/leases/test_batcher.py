@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.batcher import Batch, form
-from echo2swarm.dispatch.groups import CompleteGroup
+from echo2swarm.scheduling.leases.batcher import Batch, form
+from echo2swarm.scheduling.leases.groups import CompleteGroup
 from protocols.ids import GroupId
-from tests.echo2swarm.dispatch.samples import accepted
+from tests.echo2swarm.scheduling.leases.samples import accepted
 
 
 def group(group_id: int, *versions: int) -> CompleteGroup:

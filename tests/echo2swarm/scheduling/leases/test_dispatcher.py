@@ -5,16 +5,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.group_table import MAX_UNSCORABLE, SampleStatus
-from echo2swarm.dispatch.groups import DropReason
-from echo2swarm.dispatch.lease_rules import DispatchRules, NoWork
-from echo2swarm.dispatch.leasing import LeaseRecord, LeaseState, SampleKey
-from echo2swarm.dispatch.open_group import Dropped
-from echo2swarm.freshness import Freshness, judge
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.group_table import MAX_UNSCORABLE, SampleStatus
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
+from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.scheduling.staleness import Freshness, judge
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
-from tests.echo2swarm.dispatch.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
 
 
 def dispatcher(with_rules: DispatchRules | None = None, *, num_prompts: int = 100) -> Dispatcher:

@@ -2,9 +2,9 @@
 
 from math import inf
 
-from echo2swarm.dispatch.late_leases import LateLeases, late_at_s
-from echo2swarm.dispatch.leasing import LeaseBook, LeaseState
-from tests.echo2swarm.dispatch.test_leasing import lease
+from echo2swarm.scheduling.leases.late_leases import LateLeases, late_at_s
+from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseState
+from tests.echo2swarm.scheduling.leases.test_lease_book import lease
 
 
 def late(

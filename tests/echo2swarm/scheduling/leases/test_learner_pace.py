@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from echo2swarm.dispatch.learner_pace import LearnerPace
+from echo2swarm.scheduling.leases.learner_pace import LearnerPace
 from protocols.ids import PolicyVersion
 
 

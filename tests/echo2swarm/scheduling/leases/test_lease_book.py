@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.leasing import LeaseBook, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseRecord, LeaseState
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
-from tests.echo2swarm.dispatch.samples import ALICE, BOB
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 
 
 def lease(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.pace import MAX_PACES, Pace, PaceBook
+from echo2swarm.scheduling.leases.node_pace import MAX_PACES, Pace, PaceBook
 from protocols.ids import PeerId
-from tests.echo2swarm.dispatch.samples import ALICE, BOB
+from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 
 times = st.floats(0.01, 1e4)
 

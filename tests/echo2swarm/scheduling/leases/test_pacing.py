@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pacing_swarm import PacingSwarm, SimNode, pacing_rules
-from echo2swarm.capacity import Delays, Workload, forecast
+from echo2swarm.scheduling.capacity import Delays, Workload, forecast
 
 TRAIN_S = 1.0
 NEEDED_PER_S = 24.0

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.pacing_swarm import SimPrompt
-from echo2swarm.dispatch.prompt_queue import MAX_PASSED, WINDOW, PromptQueue
+from echo2swarm.scheduling.leases.prompt_queue import MAX_PASSED, WINDOW, PromptQueue
 
 
 def queue(*num_tokens: int) -> PromptQueue:

@@ -5,15 +5,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.dispatch.dispatcher import Dispatcher
-from echo2swarm.dispatch.equal_groups import EqualGroups, is_equal
-from echo2swarm.dispatch.group_table import SampleStatus
-from echo2swarm.dispatch.groups import CompleteGroup, DropReason
-from echo2swarm.dispatch.lease_rules import DispatchRules
-from echo2swarm.dispatch.open_group import Dropped
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups, is_equal
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules
+from echo2swarm.scheduling.leases.open_group import Dropped
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import Lease
-from tests.echo2swarm.dispatch.samples import accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.scheduling.leases.samples import accepted, ask, prompts, rules, wanted
 
 
 def dispatcher(max_replaced: int = 4, **keys: int) -> Dispatcher:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, inf, sqrt
 
-from echo2swarm.capacity import Workload
-from echo2swarm.selection import Limits, Need, Offer
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.selection import Limits, Need, Offer
 
 SLACK = 1.15
 

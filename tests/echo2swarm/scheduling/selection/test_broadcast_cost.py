@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.bounds import broadcast_bound_s
-from echo2swarm.selection import Need, Offer
-from echo2swarm.selection.links import LinkModel, alone_s
-from echo2swarm.selection.market import Floats, fill_links, market_of
-from echo2swarm.selection.offers import Limits
-from tests.echo2swarm.selection.markets import need, offer
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
+from echo2swarm.scheduling.selection import Need, Offer
+from echo2swarm.scheduling.selection.broadcast_cost import LinkModel, alone_s
+from echo2swarm.scheduling.selection.variables import Floats, fill_links, market_of
+from echo2swarm.scheduling.selection.offers import Limits
+from tests.echo2swarm.scheduling.selection.markets import need, offer
 
 PAYLOAD = 1e8
 RATES = st.floats(1e5, 1e9)

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.selection import Effort, Limits, Offer, Selection, select
-from tests.echo2swarm.selection.markets import need, offer
+from echo2swarm.scheduling.selection import Effort, Limits, Offer, Selection
+from echo2swarm.scheduling.selection import select
+from tests.echo2swarm.scheduling.selection.markets import need, offer
 
 EFFORTS = pytest.mark.parametrize("effort", list(Effort))
 WANTED = need(10.0, headroom=0.1)

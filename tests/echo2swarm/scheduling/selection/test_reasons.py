@@ -1,8 +1,8 @@
 """What contributors are told of why they work, or stand by."""
 
-from echo2swarm.humane import printable
-from echo2swarm.selection import words
-from echo2swarm.selection.offers import Limits, Offer
+from echo2swarm.text.format import printable
+from echo2swarm.scheduling.selection import reasons
+from echo2swarm.scheduling.selection.offers import Limits, Offer
 
 
 def offer(usd_per_hour: float = 0.9) -> Offer:
@@ -10,14 +10,14 @@ def offer(usd_per_hour: float = 0.9) -> Offer:
 
 
 def test_rates_are_numbers_that_people_read() -> None:
-    said = words.not_needed(offer(), 1020.4, 145.2)
+    said = reasons.not_needed(offer(), 1020.4, 145.2)
 
     assert "others supply 1020 rollouts/s for less, 145 are needed" in said
 
 
 def test_what_is_too_long_is_cut_where_that_is_seen() -> None:
     limits = Limits(max_node_usd_per_hour=1e-300)
-    said = words.too_dear(offer(1e300), limits)
+    said = reasons.too_dear(offer(1e300), limits)
 
-    assert len(said) <= words.MAX_CHARS
+    assert len(said) <= reasons.MAX_CHARS
     assert said == printable(said)

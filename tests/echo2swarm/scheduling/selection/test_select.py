@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.capacity import Workload
-from echo2swarm.selection import Effort, Limits, Need, Offer, select
-from echo2swarm.selection.words import MAX_CHARS
-from tests.echo2swarm.selection.markets import (
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer
+from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection.reasons import MAX_CHARS
+from tests.echo2swarm.scheduling.selection.markets import (
     cheapest,
     is_allowed,
     need,

@@ -5,9 +5,10 @@ from math import inf
 
 import pytest
 
-from echo2swarm.capacity import Workload
-from echo2swarm.selection import Limits, Need, Offer, Shortfall, select
-from tests.echo2swarm.selection.markets import need, offer, random_case
+from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.selection import Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.selection import select
+from tests.echo2swarm.scheduling.selection.markets import need, offer, random_case
 
 OFFERS = [offer(f"n{i}", 1.0 + i, 2.0) for i in range(6)]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from echo2swarm.selection.speed import FORGET_S, SILENT_S, Presence, Speed, SpeedMeter
+from echo2swarm.scheduling.selection.speed import FORGET_S, SILENT_S, Presence, Speed, SpeedMeter
 
 
 def worked(*results: tuple[float, float], until_s: float | None = None) -> tuple[SpeedMeter, float]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.deltas.blocks import (
+from echo2swarm.weights.delta.blocks import (
     Change,
     Dense,
     Kind,
@@ -19,8 +19,8 @@ from echo2swarm.deltas.blocks import (
     merged,
     word_type,
 )
-from echo2swarm.deltas.errors import BadDeltaError
-from echo2swarm.deltas.sections import Compressor, Decompressor
+from echo2swarm.weights.delta.errors import BadDeltaError
+from echo2swarm.weights.delta.sections import Compressor, Decompressor
 
 NUM_ITEMS = 512
 WORDS = st.sampled_from([2, 4])

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.deltas.compute import TooLargeError, diff
-from echo2swarm.deltas.errors import BadDeltaError, WrongBaseError
-from tests.echo2swarm.deltas.made import (
+from echo2swarm.weights.delta.compute import TooLargeError, diff
+from echo2swarm.weights.delta.errors import BadDeltaError, WrongBaseError
+from tests.echo2swarm.weights.delta.made import (
     BASE,
     BLOCK_BYTES,
     LAST,
@@ -146,7 +146,7 @@ def test_a_base_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
     files = [(tmp_path / "made" / path.name, 5000) for path in olds]
     (tmp_path / "made").mkdir()
     olds[1].write_bytes(bytes(4000))
-    from echo2swarm.deltas.compute import patch  # noqa: PLC0415
+    from echo2swarm.weights.delta.compute import patch  # noqa: PLC0415
 
     with pytest.raises(BadDeltaError, match="shorter"):
         for _ in patch(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.deltas.words import word_bytes_of
+from echo2swarm.weights.delta.element_size import word_bytes_of
 
 
 def safetensors(path: Path, **sizes: int) -> Path:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.weights.offers import PUBLISHES_PER_ANCHOR, bases_to_offer
+from echo2swarm.weights.delta.offered import PUBLISHES_PER_ANCHOR, bases_to_offer
 from protocols.manifest import MAX_DELTAS
 
 

@@ -7,8 +7,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.deltas.errors import BadDeltaError
-from echo2swarm.deltas.sections import Compressor, Decompressor
+from echo2swarm.weights.delta.errors import BadDeltaError
+from echo2swarm.weights.delta.sections import Compressor, Decompressor
 
 
 def read(section: bytes, size_bytes: int) -> bytes:

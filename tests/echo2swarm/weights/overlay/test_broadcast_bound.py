@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2swarm.broadcast.bounds import broadcast_bound_s, star_s
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s, star_s
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.rates import EXPIRE_S, MAX_BYTES_PER_S, MAX_LINKED, RateBook
-from protocols.activation import Dial, LinkReport
+from echo2swarm.weights.overlay.link_rates import EXPIRE_S, MAX_BYTES_PER_S, MAX_LINKED, RateBook
+from protocols.heartbeat import Dial, LinkReport
 from protocols.ids import PeerId
 
 LEARNER, A, B, C = (PeerId(f"peer-{name}") for name in ("learner", "a", "b", "c"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.peak import GAP_S, HALF_LIFE_S, MIN_EPISODE_BYTES, SLOT_S, PeakRate
+from echo2swarm.weights.overlay.peak import GAP_S, HALF_LIFE_S, MIN_EPISODE_BYTES, SLOT_S, PeakRate
 
 
 def busy(peak: PeakRate, rate: float, *, start_s: float, for_s: float) -> None:

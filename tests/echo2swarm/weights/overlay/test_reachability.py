@@ -2,8 +2,8 @@
 
 import pytest
 
-from echo2swarm.broadcast.reach import FAILED_S, ReachBook
-from protocols.activation import Dial, LinkReport
+from echo2swarm.weights.overlay.reachability import FAILED_S, ReachBook
+from protocols.heartbeat import Dial, LinkReport
 from protocols.ids import PeerId
 from protocols.status import Reachability
 

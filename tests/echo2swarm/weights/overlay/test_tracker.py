@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.bans import BAN_S, MIN_REPORTERS
-from echo2swarm.broadcast.overlay import pair, unpair
-from echo2swarm.broadcast.tracker import Tracker, TrackerSettings
+from echo2swarm.weights.overlay.bans import BAN_S, MIN_REPORTERS
+from echo2swarm.weights.overlay.overlay import pair, unpair
+from echo2swarm.weights.overlay.tracker import Tracker, TrackerSettings
 from protocols.ids import PeerId
 
 SMALL = TrackerSettings(usual=4, least=3, most=8)

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.errors import DoesNotFitError, StoreError
-from echo2swarm.weights.library import HeldVersion, VersionLibrary, open_library, quota_for
+from echo2swarm.system.errors import DoesNotFitError, StoreError
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library, quota_for
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from protocols.errors import LocalProtocolError
 from protocols.ids import PolicyVersion, RunId

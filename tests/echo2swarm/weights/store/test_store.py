@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from echo2swarm.errors import StoreError
-from echo2swarm.weights import layout
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.store import PayloadStore, open_store
+from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.store import layout
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.store.store import PayloadStore, open_store
 from protocols.chunks import indices_in
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.manifest import MIN_CHUNK_BYTES, FileRef, PayloadRef
 from protocols.reasons import Reason
-from tests.echo2swarm.deltas.made import random_bytes
+from tests.echo2swarm.weights.delta.made import random_bytes
 from tests.echo2swarm.weights.made import Made, made
 
 
@@ -162,7 +162,7 @@ async def test_a_payload_under_another_payloads_name_is_not_taken_up(tmp_path: P
 CHILD = """
 import sys, trio
 from pathlib import Path
-from echo2swarm.weights.store import open_store
+from echo2swarm.weights.store.store import open_store
 from protocols.manifest import MIN_CHUNK_BYTES
 from tests.echo2swarm.weights.made import made
 async def main():

@@ -10,17 +10,17 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from echo2swarm.broadcast.upload import DownloadBudget
-from echo2swarm.errors import NetworkError, StoreError
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.weights.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.lines import Lines
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.shunned import SHUN_S, Shunned
-from echo2swarm.weights.store import PayloadStore, open_store
-from echo2swarm.weights.traffic import Traffic
+from tests.fakes.network.memory import MemoryHub
+from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.banned import SHUN_S, Shunned
+from echo2swarm.weights.store.store import PayloadStore, open_store
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     Chunk,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from echo2swarm.broadcast.news import MAX_NEWS_S, MIN_NEWS_S, news_s
+from echo2swarm.weights.transfer.have_interval import MAX_NEWS_S, MIN_NEWS_S, news_s
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from echo2swarm.broadcast.upload import (
+from echo2swarm.weights.transfer.rate_limit import (
     BURST_S,
     MIN_BURST_BYTES,
     DownloadBudget,

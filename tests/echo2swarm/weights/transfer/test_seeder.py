@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.broadcast.dealer import Dealer, DealSettings, Offer
+from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
 

@@ -10,15 +10,15 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.network.memory import MemoryHub
-from echo2swarm.weights import lines as lines_module
-from echo2swarm.weights import serve as serve_module
-from echo2swarm.weights.fetch import RESUME_S, fetch_payload
-from echo2swarm.weights.lines import Lines
-from echo2swarm.weights.payload import Payload
-from echo2swarm.weights.serve import ChunkServer
-from echo2swarm.weights.store import PayloadStore, open_store
-from echo2swarm.weights.traffic import Traffic
+from tests.fakes.network.memory import MemoryHub
+from echo2swarm.weights.transfer import stream_pool as lines_module
+from echo2swarm.weights.transfer import serve as serve_module
+from echo2swarm.weights.transfer.fetch import RESUME_S, fetch_payload
+from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.store.store import PayloadStore, open_store
+from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     MAX_OUTSTANDING,
