@@ -35,7 +35,7 @@ from echo2swarm.network.bulk import tls
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.store.store import open_store
 from echo2swarm.weights.transfer.traffic import Traffic
@@ -368,7 +368,7 @@ async def our_receiver(folder: Path, size_bytes: int, *, has_bulk: bool) -> None
         await network.connect(holder)
         async with watching() as watch:
             await fetch_payload(
-                Lines(network),
+                StreamPool(network),
                 store,
                 ref,
                 holders=lambda: [holder.peer],

@@ -26,7 +26,7 @@ from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
-    Workload,
+    LearnerLoad,
     forecast,
     percentile_95,
     provisioned_rollouts_per_s,
@@ -36,13 +36,13 @@ from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import busy_share
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -150,11 +150,11 @@ def num_filling(cell: Cell) -> int:
 def config_for(cell: Cell, scale: Scale) -> LearnerConfig:
     """Return the run's configuration."""
     return LearnerConfig(
-        run=RunTable(name="capacity", num_steps=scale.num_steps + num_filling(cell), seed=1),
-        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        run=RunConfig(name="capacity", num_steps=scale.num_steps + num_filling(cell), seed=1),
+        model=ModelConfig(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=0.5),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=0.5),
+        rollouts=RolloutConfig(
             prompts_per_step=PROMPTS_PER_STEP,
             group_size=GROUP_SIZE,
             max_staleness=cell.max_staleness,
@@ -162,15 +162,15 @@ def config_for(cell: Cell, scale: Scale) -> LearnerConfig:
             max_new_tokens=4,
             lease_prompts=1,
         ),
-        trainer=TrainerTable(kind="sleep", train_s=scale.train_s, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        trainer=TrainerConfig(kind="sleep", train_s=scale.train_s, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 
 def predict(cell: Cell, scale: Scale, overhead: Overhead) -> tuple[Forecast, bool]:
     """Return what is to be expected of a cell, and whether the rule says that it is enough."""
     supply = node_rollouts_per_s(cell, scale) * cell.num_nodes
-    workload = Workload(
+    workload = LearnerLoad(
         rollouts_per_step=ROLLOUTS_PER_STEP,
         train_s=scale.train_s,
         max_staleness=cell.max_staleness,

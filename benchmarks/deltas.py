@@ -25,14 +25,14 @@ import zstandard
 from tokenizers import Tokenizer
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.weights.delta.blocks import Sparse, apply, encode, word_type
-from echo2swarm.weights.delta.compute import diff, merge, patch
+from echo2swarm.weights.delta.blocks import Sparse, apply, encode_block, word_type
+from echo2swarm.weights.delta.compute import diff, compose, patch
 from echo2swarm.weights.delta.sections import Compressor
 from echo2swarm.weights.delta.stream import read_changes, read_header
 from echo2swarm.weights.delta.element_size import word_bytes_of
 from echo2swarm.models.resolve import resolve_model
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 RATES: Final = (1e-6, 5e-6, 1e-5)
@@ -117,7 +117,7 @@ def train(model: Path, folder: Path, *, rate: float, num_updates: int) -> list[P
     folder.mkdir(parents=True)
     table = {"learning_rate": rate, "warmup_steps": 0, "threads": 1}
     table = {**table, "max_drift": 0.0}  # the logprobs are made up, and are to count
-    trainer = open_trainer(Start(model_dir=str(model), trainer=table, seed=0, temperature=1.0))
+    trainer = load_trainer(Start(model_dir=str(model), trainer=table, seed=0, temperature=1.0))
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     for step, path in enumerate(paths):
         updated = trainer.update(step, make_groups(tokenizer, step), lambda *_: None)
@@ -133,10 +133,10 @@ def write_types(trainer: object, version: Path) -> None:
     """Write the weights as they would be published in other types."""
     import torch  # noqa: PLC0415 - after the trainer has set the threads
 
-    from learner.trainer.trainer import Trainer  # noqa: PLC0415
+    from learner.trainer.trainer import PolicyTrainer  # noqa: PLC0415
     from learner.trainer.weights import model_tensors, write_weights  # noqa: PLC0415
 
-    assert isinstance(trainer, Trainer)  # noqa: S101
+    assert isinstance(trainer, PolicyTrainer)  # noqa: S101
     for dtype in OTHER_TYPES:
         folder = as_type(version, dtype).parent
         folder.mkdir()
@@ -251,7 +251,7 @@ def look_into(delta: Path, new: Path) -> tuple[int, float]:
             block = words[first : first + header.num_words(index)]
             if isinstance(change, Sparse):
                 change = Sparse(change.positions, block[change.positions])  # noqa: PLW2901
-            absolute_bytes += len(encode(change, compressor))
+            absolute_bytes += len(encode_block(change, compressor))
     block = np.zeros(header.block_bytes // header.word_bytes, words.dtype)
     with delta.open("rb") as source:
         read_header(source)
@@ -281,7 +281,7 @@ def measure_merging(versions: Sequence[Path], rate: float, work: Path) -> Iterat
         ):
             make_delta(versions[start], versions[end], target, base=roots[start], result=roots[end])
         seconds = cpu_seconds(
-            lambda paths=(older, step, merged): run(merge(*paths, max_bytes=1 << 40))  # type: ignore[misc]
+            lambda paths=(older, step, merged): run(compose(*paths, max_bytes=1 << 40))  # type: ignore[misc]
         )
         if not filecmp.cmp(merged, direct, shallow=False):
             raise SystemExit("a merged delta is not the direct one")

@@ -22,13 +22,13 @@ from rich.console import Console
 from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -47,15 +47,15 @@ _LONG: Final = 10**6
 def config_for(model: str) -> LearnerConfig:
     """Return a run that takes every rollout and waits for the next."""
     return LearnerConfig(
-        run=RunTable(name="join", num_steps=_LONG, seed=1),
-        model=ModelTable(path=model),
+        run=RunConfig(name="join", num_steps=_LONG, seed=1),
+        model=ModelConfig(path=model),
         task={"kind": "arithmetic"} if model == "embedded" else {"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=1.0),
+        rollouts=RolloutConfig(
             prompts_per_step=4, group_size=4, max_staleness=2, max_new_tokens=6, lease_prompts=1
         ),
-        trainer=TrainerTable(kind="sleep", train_s=2.0, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        trainer=TrainerConfig(kind="sleep", train_s=2.0, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 

@@ -32,7 +32,7 @@ from echo2swarm.system.errors import SwarmError
 from learner.demo.settings import TINY_MODEL_DIR
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from learner.trainer.environment import set_threads
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens, unpack_tokens
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Ours:
     """The project's trainer."""
 
     def __init__(self, folder: Path, load: Load, *, publish_dtype: str) -> None:
-        self._trainer: Any = open_trainer(
+        self._trainer: Any = load_trainer(
             Start(
                 model_dir=str(folder),
                 trainer={

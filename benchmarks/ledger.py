@@ -22,7 +22,7 @@ import trio
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
 from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
 from learner.ledger.ledger import Ledger, open_ledger
@@ -152,7 +152,7 @@ async def record_step(ledger: Ledger, step: int, times: Times) -> None:
         )
         await times.of("ended", ledger.ended([end], now_unix_s=2.0))
         groups += work.groups
-    batch = Batch(step=step, groups=tuple(groups))
+    batch = TrainingBatch(step=step, groups=tuple(groups))
     await times.of("trained", ledger.trained(batch, now_unix_s=3.0))
     await times.of("status", ledger.staleness_histogram())
     if step % STEPS_KEPT == STEPS_KEPT - 1:

@@ -1,7 +1,7 @@
 """A broadcast on virtual time: the real cores, links that are queues, seeded.
 
-Peers pull with :class:`~protocols.chunk_download.ChunkPull`, the source deals with
-:class:`~echo2swarm.weights.transfer.seeder.Dealer`. An uplink and a downlink pass one chunk after
+Peers pull with :class:`~protocols.chunk_download.ChunkDownload`, the source deals with
+:class:`~echo2swarm.weights.transfer.seeder.Seeder`. An uplink and a downlink pass one chunk after
 the other (store and forward); control messages take the latency and no bandwidth.
 """
 
@@ -16,10 +16,10 @@ from math import inf
 from typing import Final
 
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
-from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
+from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
 from echo2swarm.weights.transfer.have_interval import news_s
-from protocols.chunk_source import PullSettings
-from protocols.chunk_download import AskChunk, AskHashes, ChunkPull, DropHolder, Effect, Finished
+from protocols.chunk_source import DownloadSettings
+from protocols.chunk_download import AskChunk, AskHashes, ChunkDownload, DropPeer, Effect, Finished
 from protocols.chunks import bitmap_of
 from protocols.ids import PeerId
 from protocols.reasons import Reason
@@ -82,8 +82,8 @@ class Scenario:
     """One way, uniform, new for each message."""
     source_away_s: tuple[float, float] = (inf, inf)
     """The learner's process is gone from and until."""
-    pull: PullSettings = field(default_factory=PullSettings)
-    deal: DealSettings = field(default_factory=DealSettings)
+    pull: DownloadSettings = field(default_factory=DownloadSettings)
+    deal: SeederSettings = field(default_factory=SeederSettings)
     seed: int = 0
     until_s: float = 1e6
 
@@ -117,7 +117,7 @@ def simulate(scenario: Scenario) -> Result:
 
 
 class _Peer:
-    def __init__(self, name: PeerId, spec: PeerSpec, pull: ChunkPull | None) -> None:
+    def __init__(self, name: PeerId, spec: PeerSpec, pull: ChunkDownload | None) -> None:
         self.name = name
         self.spec = spec
         self.pull = pull
@@ -206,10 +206,10 @@ class _Simulation:
     def _others(self) -> list[_Peer]:
         return [peer for peer in self._peers.values() if peer is not self._source]
 
-    def _pull_of(self, spec: PeerSpec) -> ChunkPull | None:
+    def _pull_of(self, spec: PeerSpec) -> ChunkDownload | None:
         if spec.character in _CLAIM_ALL:
             return None
-        return ChunkPull(
+        return ChunkDownload(
             num_chunks=self._num_chunks,
             missing=range(self._num_chunks),
             has_hashes=False,
@@ -218,8 +218,8 @@ class _Simulation:
             settings=self._scenario.pull,
         )
 
-    def _new_dealer(self) -> Dealer:
-        return Dealer(
+    def _new_dealer(self) -> Seeder:
+        return Seeder(
             num_chunks=self._num_chunks,
             rng=self._new_rng(),
             settings=self._scenario.deal,
@@ -298,7 +298,7 @@ class _Simulation:
             return
         holder.downloaders.add(downloader.name)
         offered: Sequence[int] = sorted(holder.held)
-        offers: list[Offer] = []
+        offers: list[ChunkOffer] = []
         if holder is self._source:
             thought = downloader.spec.thought_up_bytes_per_s
             offers = self._dealer.joined(
@@ -382,7 +382,7 @@ class _Simulation:
         downloader.down_free_s = here_s
         self._call_at(here_s, partial(self._chunk, downloader, holder, index))
 
-    def _tell(self, offers: Sequence[Offer]) -> None:
+    def _tell(self, offers: Sequence[ChunkOffer]) -> None:
         for offer in offers:
             peer = self._peers[offer.peer]
             deliver = partial(self._have, peer, self._source, list(offer.indices))
@@ -469,7 +469,7 @@ class _Simulation:
                     self._ask(peer, holder, None)
                 case AskChunk(holder, index):
                     self._ask(peer, holder, index)
-                case DropHolder(holder, _, fault):
+                case DropPeer(holder, _, fault):
                     self._drop(peer, self._peers[holder], fault)
                 case Finished():
                     self._finished(peer)

@@ -32,13 +32,13 @@ from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -138,11 +138,11 @@ class Run:
 def config_for(study: Study, *, max_staleness: int, seed: int, address: str) -> LearnerConfig:
     """Return the run's configuration: between runs of a seed nothing differs but S."""
     return LearnerConfig(
-        run=RunTable(name=f"on-policy-{max_staleness}", num_steps=study.num_steps, seed=seed),
-        model=ModelTable(path=study.model),
+        run=RunConfig(name=f"on-policy-{max_staleness}", num_steps=study.num_steps, seed=seed),
+        model=ModelConfig(path=study.model),
         task=study.task,
-        swarm=SwarmTable(listen=(f"/ip4/{address}/tcp/{_PORT}",), heartbeat_s=1.0),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(f"/ip4/{address}/tcp/{_PORT}",), heartbeat_s=1.0),
+        rollouts=RolloutConfig(
             prompts_per_step=study.prompts_per_step,
             group_size=8,
             max_staleness=max_staleness,
@@ -150,8 +150,8 @@ def config_for(study: Study, *, max_staleness: int, seed: int, address: str) -> 
             lease_prompts=study.prompts_per_step // 4,
             lease_timeout_s=300.0,
         ),
-        trainer=TrainerTable(learning_rate=study.learning_rate, warmup_steps=5, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        trainer=TrainerConfig(learning_rate=study.learning_rate, warmup_steps=5, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 

@@ -26,13 +26,13 @@ from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import busy_share
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -72,19 +72,19 @@ class Measured:
 def config_for(load: Load, max_staleness: int) -> LearnerConfig:
     """Return the run's configuration: nothing differs but S."""
     return LearnerConfig(
-        run=RunTable(name=f"overlap-{max_staleness}", num_steps=load.num_steps, seed=1),
-        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        run=RunConfig(name=f"overlap-{max_staleness}", num_steps=load.num_steps, seed=1),
+        model=ModelConfig(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=0.5),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=0.5),
+        rollouts=RolloutConfig(
             prompts_per_step=6,
             group_size=4,
             max_staleness=max_staleness,
             max_new_tokens=4,
             lease_prompts=1,
         ),
-        trainer=TrainerTable(kind="sleep", train_s=load.train_s, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        trainer=TrainerConfig(kind="sleep", train_s=load.train_s, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 

@@ -26,16 +26,16 @@ from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import RunRecord, busy_share
-from echo2swarm.report.fairness import Kind
+from echo2swarm.report.fairness import KindShare
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SelectorTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SelectorConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -126,20 +126,20 @@ def simulate(*, is_paced: bool, has_slow: bool) -> Measured:
 def config_for(load: Load) -> LearnerConfig:
     """Return the live run's configuration."""
     return LearnerConfig(
-        run=RunTable(name="pacing", num_steps=load.num_steps, seed=1),
-        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        run=RunConfig(name="pacing", num_steps=load.num_steps, seed=1),
+        model=ModelConfig(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=0.5),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=0.5),
+        rollouts=RolloutConfig(
             prompts_per_step=PROMPTS_PER_STEP,
             group_size=GROUP_SIZE,
             max_staleness=STALENESS,
             max_new_tokens=4,
         ),
         # All of them are to work: it is about more than is needed.
-        selector=SelectorTable(sigmas=10.0),
-        trainer=TrainerTable(kind="sleep", train_s=load.train_s, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        selector=SelectorConfig(sigmas=10.0),
+        trainer=TrainerConfig(kind="sleep", train_s=load.train_s, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 
@@ -161,7 +161,7 @@ async def run_live(folder: Path, load: Load) -> Measured:
     kinds = by_node(record)
     num_issued = sum(kind.num_issued for kind in kinds.values())
     num_trained = sum(kind.num_trained for kind in kinds.values())
-    slow = kinds.get(SLOW, Kind(name=SLOW))
+    slow = kinds.get(SLOW, KindShare(name=SLOW))
     return Measured(
         name="live, paced, and a slow node",
         busy_share=share,
@@ -174,7 +174,7 @@ async def run_live(folder: Path, load: Load) -> Measured:
     )
 
 
-def by_node(record: RunRecord) -> dict[str, Kind]:
+def by_node(record: RunRecord) -> dict[str, KindShare]:
     """Return what was issued to, accepted from and trained on of each node."""
     return {
         kind.name: kind for shares in record.shares if shares.by == "node" for kind in shares.kinds

@@ -15,9 +15,9 @@ from functools import partial
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
-from echo2swarm.scheduling.leases.lease_rules import Ask, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
-from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from protocols.packed import pack_floats, pack_tokens
@@ -216,7 +216,7 @@ class PacingSwarm:
             new = range(self._next_prompt, self._next_prompt + wanted)
             self._next_prompt += wanted
             self.dispatch.add_prompts([SimPrompt(i, pack_tokens([1] * (1 + i % 7))) for i in new])
-        ask = Ask(
+        ask = WorkRequest(
             peer=node.peer,
             session_id="session-1",
             applied_version=PolicyVersion(version),
@@ -274,7 +274,7 @@ class PacingSwarm:
 
     def _judge(self, lease: LeaseRecord, key: SampleKey, version: int) -> None:
         status = self.dispatch.status_for(lease, key)
-        fresh = judge(
+        fresh = judge_staleness(
             version=version,
             step=self.dispatch.next_step,
             max_staleness=self.rules.max_staleness,

@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.harness import Mark, Outcome, finish
 from benchmarks.roofline import CHECKS
 from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.plan.assumptions import Assumptions, load
+from echo2swarm.plan.assumptions import Assumptions, load_assumptions
 from echo2swarm.plan.plan import Baseline, Plan, make_plan
 
 SCENARIOS: Final = Path(__file__).with_name("scenarios")
@@ -110,7 +110,7 @@ def measure(*, quick: bool) -> Outcome:
         "roofline checks": {check.source: check.efficiency for check in CHECKS},
     }
     for name in ("4B", "8B"):
-        assumptions = load(SCENARIOS / f"paper-{name.lower()}.toml")
+        assumptions = load_assumptions(SCENARIOS / f"paper-{name.lower()}.toml")
         plan = make_plan(assumptions)
         best, baseline = plan.best, cheapest(plan.baselines)
         rows.extend(

@@ -28,13 +28,13 @@ from rich.console import Console
 from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.signals import until_signal
@@ -74,15 +74,15 @@ def config_for(num_steps: int) -> LearnerConfig:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
     return LearnerConfig(
-        run=RunTable(name="resume", num_steps=num_steps, seed=1),
-        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        run=RunConfig(name="resume", num_steps=num_steps, seed=1),
+        model=ModelConfig(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(f"/ip4/127.0.0.1/tcp/{port}",), heartbeat_s=0.5),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(f"/ip4/127.0.0.1/tcp/{port}",), heartbeat_s=0.5),
+        rollouts=RolloutConfig(
             prompts_per_step=4, group_size=4, max_staleness=2, max_new_tokens=4, lease_prompts=4
         ),
-        trainer=TrainerTable(learning_rate=1e-5, threads=1),
-        checkpoint=CheckpointTable(every_steps=10),
+        trainer=TrainerConfig(learning_rate=1e-5, threads=1),
+        checkpoint=CheckpointConfig(every_steps=10),
     )
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.scheduling.capacity import Workload
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection
 from echo2swarm.scheduling.selection import select
 
 SLACK = 1.15
@@ -103,13 +103,13 @@ def small(num_cases: int) -> Part:
     return rows, marks, {"num_equal": num_equal, "num_feasible": num_feasible, "small_s": took_s}
 
 
-def small_case(seed: int) -> tuple[list[Offer], Need, Limits]:
+def small_case(seed: int) -> tuple[list[NodeOffer], Need, Limits]:
     """Return a market in which each condition binds now and then."""
     rng = random.Random(seed)
     train_s, staleness = rng.uniform(5, 20), rng.randint(1, 4)
     load_s = rng.choice([0.0, 0.0, 1.5])
     offers = [
-        Offer(
+        NodeOffer(
             key=f"n{number:02d}",
             usd_per_hour=rng.uniform(0.1, 3),
             rollouts_per_s=(rate := rng.uniform(0.2, 4)),
@@ -122,7 +122,7 @@ def small_case(seed: int) -> tuple[list[Offer], Need, Limits]:
     ]
     total = sum(offer.rollouts_per_s or 0.0 for offer in offers)
     need = Need(
-        workload=Workload(
+        workload=LearnerLoad(
             rollouts_per_step=max(1, round(total * train_s * rng.uniform(0.1, 0.7))),
             train_s=train_s,
             max_staleness=staleness,
@@ -142,7 +142,7 @@ def small_case(seed: int) -> tuple[list[Offer], Need, Limits]:
     return offers, need, limits
 
 
-def cheapest_subset(offers: Sequence[Offer], need: Need, limits: Limits) -> float:
+def cheapest_subset(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> float:
     """Return what the cheapest of all subsets costs that is allowed and suffices."""
     masks = np.arange(1, 1 << len(offers))
     taken = (masks[:, None] >> np.arange(len(offers))) & 1
@@ -208,14 +208,14 @@ def large(seeds: Sequence[int]) -> Part:
     return rows, marks, {"large_s": slowest_s, "large_gap": worst}
 
 
-def large_case(seed: int, share: float) -> tuple[list[Offer], Need]:
+def large_case(seed: int, share: float) -> tuple[list[NodeOffer], Need]:
     """Return a large market, of which about ``share`` is needed."""
     rng = random.Random(seed)
     offers = []
     for number in range(10_000):
         rate = rng.lognormvariate(0, 0.6)
         offers.append(
-            Offer(
+            NodeOffer(
                 key=f"n{number:05d}",
                 usd_per_hour=rate * rng.lognormvariate(-1, 0.4),
                 rollouts_per_s=rate,
@@ -227,7 +227,7 @@ def large_case(seed: int, share: float) -> tuple[list[Offer], Need]:
         )
     total = sum(offer.rollouts_per_s or 0.0 for offer in offers)
     need = Need(
-        workload=Workload(
+        workload=LearnerLoad(
             rollouts_per_step=round(share * total * 60), train_s=60.0, max_staleness=3
         ),
         rollout_s=20.0,
@@ -267,14 +267,14 @@ def follow(seed: int, *, is_lazy: bool) -> tuple[int, float, float]:
     for number in range(60):
         rate = rng.uniform(0.5, 2)
         base.append(
-            Offer(
+            NodeOffer(
                 key=f"n{number:02d}",
                 usd_per_hour=rate * rng.uniform(0.1, 0.3),
                 rollouts_per_s=rate,
                 rollouts_per_s_std=0.05 * rate,
             )
         )
-    workload = Workload(rollouts_per_step=1200, train_s=60.0, max_staleness=3)
+    workload = LearnerLoad(rollouts_per_step=1200, train_s=60.0, max_staleness=3)
     need = Need(workload=workload, rollout_s=20.0)
     active: set[str] = set()
     num_switches, usd, seconds = 0, 0.0, 0.0

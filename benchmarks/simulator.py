@@ -46,9 +46,9 @@ from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.simulate import text
 from echo2swarm.simulate.cell import Cell, busy_share_after, scenario_of
-from echo2swarm.simulate.results import Result
-from echo2swarm.simulate.scenario import load
-from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.results import SimulationResult
+from echo2swarm.simulate.scenario import load_scenario
+from echo2swarm.simulate.swarm import simulate_swarm
 from echo2swarm.simulate.tables import Scenario
 from learner.demo.signals import until_signal
 
@@ -105,7 +105,7 @@ class Compared:
 
 def large_scenario(*, share: float, num_steps: int) -> Scenario:
     """Return the scenario of ten thousand nodes, or a share of them with less to do."""
-    scenario = load(text.find(LARGE))
+    scenario = load_scenario(text.find(LARGE))
     change = msgspec.structs.replace
     prompts_per_step = round(share * scenario.learner.prompts_per_step)
     return change(
@@ -125,7 +125,7 @@ def measure_speed(scenario: Scenario) -> Speed:
 
 def _timed(scenario: Scenario) -> Speed:
     wall_s, cpu_s = time.perf_counter(), time.process_time()
-    result = simulate(scenario)
+    result = simulate_swarm(scenario)
     return Speed(
         num_nodes=sum(kind.num_nodes for kind in result.kinds),
         num_steps=result.num_steps,
@@ -143,11 +143,11 @@ def _timed(scenario: Scenario) -> Speed:
 
 def simulated_cell(
     cell: LiveCell, scale: Scale, overhead: Overhead, travel: Travel, *, seed: int
-) -> Result:
+) -> SimulationResult:
     """Return what the simulator makes of a run of ``benchmarks.capacity``."""
     config = config_for(cell, scale)
     lease_prompts = config.rollouts.lease_prompts
-    return simulate(
+    return simulate_swarm(
         scenario_of(
             Cell(
                 max_staleness=cell.max_staleness,

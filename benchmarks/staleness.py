@@ -24,13 +24,13 @@ from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.text.cli_errors import run_cli
 from learner.demo.settings import TINY_MODEL_DIR
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 if TYPE_CHECKING:
     import torch
 
-    from learner.trainer.trainer import Trainer
+    from learner.trainer.trainer import PolicyTrainer
 
 RECOMMENDED: Final = "decoupled"
 CORRECTIONS: Final = (RECOMMENDED, "none")
@@ -165,9 +165,9 @@ def make_groups(
 # Runs.
 
 
-def open_tiny_trainer(correction: str, seed: int) -> "Trainer":
+def open_tiny_trainer(correction: str, seed: int) -> "PolicyTrainer":
     """Return a trainer at the recommended settings, but for the correction."""
-    trainer: Any = open_trainer(
+    trainer: Any = load_trainer(
         Start(
             model_dir=str(TINY_MODEL_DIR),
             trainer={
@@ -189,7 +189,7 @@ def open_tiny_trainer(correction: str, seed: int) -> "Trainer":
     return trainer  # type: ignore[no-any-return]
 
 
-def published(trainer: "Trainer") -> "dict[str, torch.Tensor]":
+def published(trainer: "PolicyTrainer") -> "dict[str, torch.Tensor]":
     """Return the present weights as nodes would get them."""
     from learner.trainer.weights import model_tensors  # noqa: PLC0415 - after the threads are set
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from echo2swarm.models.resolve import resolve_model
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens
 
 SHOTS = "4 + 3 = 7\n8 - 2 = 6\n3 - 5 = -2\n"
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="a row per completion")
     options = parser.parse_args()
     folder = resolve_model(options.model, lambda line: print(line, file=sys.stderr))
-    trainer = open_trainer(
+    trainer = load_trainer(
         Start(
             model_dir=str(folder),
             # Its logprobs are made up, and are to count.
@@ -72,9 +72,9 @@ def main() -> None:
         )
     )
     if options.plain:
-        from learner.trainer.trainer import Trainer  # noqa: PLC0415 - after the threads are set
+        from learner.trainer.trainer import PolicyTrainer  # noqa: PLC0415 - after the threads are set
 
-        assert isinstance(trainer, Trainer)  # noqa: S101
+        assert isinstance(trainer, PolicyTrainer)  # noqa: S101
         trainer._policy.shares_prefixes = False
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     print("tokens computed | CPU s | wall s")

@@ -30,7 +30,7 @@ from rich.progress import Progress
 from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.text.cli_errors import run_cli
 from node.engine.base import EngineEvent, EngineReady, PolicyFiles
-from node.engine.options import Options, TransformersOptions, VllmOptions
+from node.engine.options import EngineOptions, TransformersOptions, VllmOptions
 from node.engine.process import ProcessEngine, engine_spec, open_engine
 from protocols.ids import PolicyVersion
 from protocols.leases import LeasedGroup, SampleSpec
@@ -119,7 +119,7 @@ def resident_bytes(group_id: int) -> int:
 
 @asynccontextmanager
 async def opened(
-    kind: str, options: Options, folder: Path
+    kind: str, options: EngineOptions, folder: Path
 ) -> AsyncIterator[tuple[ProcessEngine, trio.Event]]:
     """Start an engine, and yield it with what tells when it is up."""
     is_up = trio.Event()
@@ -134,7 +134,7 @@ async def opened(
 
 
 async def measure(
-    kinds: dict[str, Options], *, num_updates: int, hidden_size: int, progress: Progress
+    kinds: dict[str, EngineOptions], *, num_updates: int, hidden_size: int, progress: Progress
 ) -> dict[str, Found]:
     """Run one engine after the other through all updates; all are started at once."""
     found: dict[str, Found] = {}
@@ -292,7 +292,7 @@ def outcome_of(found: dict[str, Found]) -> Outcome:
 @click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False))
 def main(*, is_quick: bool, vllm_python: str | None, json_path: Path | None) -> int:
     """Measure, print, and end with 1 if a mark is missed."""
-    kinds: dict[str, Options] = {
+    kinds: dict[str, EngineOptions] = {
         "transformers": TransformersOptions(device="cpu", dtype="float32", threads=1)
     }
     if vllm_python:

@@ -127,7 +127,7 @@ def plan(
     Exits with 1 if nothing that is allowed would keep the learner busy, and says what would.
     """
     if example:
-        from echo2swarm.plan.assumptions import example as example_text  # noqa: PLC0415
+        from echo2swarm.plan.assumptions import example_assumptions as example_text  # noqa: PLC0415
 
         click.echo(example_text(), nl=False)
         return 0
@@ -187,7 +187,7 @@ def simulate(
     if example or is_list:
         from echo2swarm.simulate import text  # noqa: PLC0415
 
-        click.echo(text.example() if example else "\n".join(text.names()), nl=is_list)
+        click.echo(text.example_scenario() if example else "\n".join(text.names()), nl=is_list)
         return 0
     if scenario is None:
         raise click.UsageError(

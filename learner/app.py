@@ -53,14 +53,14 @@ from learner.training.publisher import SwarmPublisher
 from learner.training.wait_for_disk import until_there_is_room
 from learner.training.trainer_client import TrainerLostError, open_trainer
 from learner.run.model_folder import prepare_model
-from learner.state.link_table import Links
+from learner.state.link_table import LinkTable
 from learner.training.first_error import one_error_at_a_time
 from learner.ports import HeldOut
 from learner.run.restarts import Restarts
 from learner.training.resume import check_changes, choose_checkpoint, take_up, tell_if_done
 from learner.run.run_dir import RunDir
 from learner.run.inputs import changed_inputs, hold_to_inputs
-from learner.learner import Learner, Parts
+from learner.learner import Learner, LearnerParts
 from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
 from learner.tasks.inputs import Input, differences
@@ -76,7 +76,7 @@ SayTicket = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What ``serve`` was asked to do."""
+    """What ``serve_run`` was asked to do."""
 
     config: LearnerConfig
     run_dir: RunDir
@@ -88,7 +88,7 @@ class Serving:
     """Go on though data, verifier or model are not those that the run began with."""
 
 
-async def serve(serving: Serving) -> None:
+async def serve_run(serving: Serving) -> None:
     """Run the learner until all steps are done.
 
     Raises:
@@ -244,7 +244,7 @@ async def _serve_once(
         announcer = ManifestAnnouncer(network, run_dir.run_id)
         traffic = Traffic()
         max_upload = bytes_per_s_of(config.swarm.upload_mbit)
-        links = Links(
+        links = LinkTable(
             network.peer,
             traffic,
             random.Random(),  # noqa: S311 - who is paired is no secret
@@ -259,7 +259,7 @@ async def _serve_once(
         )
         step = trainer.started.step + len(left_over.updates)
         learner = Learner(
-            Parts(
+            LearnerParts(
                 config=config,
                 run_id=run_dir.run_id,
                 network=network,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.text.cli_errors import Rim, run_cli
+from echo2swarm.text.cli_errors import error_boundary, run_cli
 from echo2swarm.text.cli_types import Device, FiniteRange
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -60,7 +60,7 @@ def learner() -> None:
 @click.option("--verbose", is_flag=True, help="Log details too.")
 @click.pass_obj
 def serve(
-    rim: Rim,
+    rim: error_boundary,
     *,
     config_path: Path | None,
     run_dir: Path | None,
@@ -135,7 +135,7 @@ def ticket(run_dir: Path) -> None:
 @click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def export(
-    rim: Rim, *, path: Path, out: Path, step: int | None, dtype: str, as_json: bool, verbose: bool
+    rim: error_boundary, *, path: Path, out: Path, step: int | None, dtype: str, as_json: bool, verbose: bool
 ) -> None:
     """Write a run's weights to the new folder OUT, in Hugging Face format.
 
@@ -178,7 +178,7 @@ def export(
 @click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def evaluate(
-    rim: Rim,
+    rim: error_boundary,
     *,
     models: tuple[str, ...],
     run_dir: Path | None,
@@ -252,7 +252,7 @@ def fork(
     """Make a new run that begins with a checkpoint of the one in RUN_DIR."""
     from learner.commands.checkpoints import tell_fork  # noqa: PLC0415
     from learner.commands.fork import ForkOptions  # noqa: PLC0415
-    from learner.commands.fork import fork as make  # noqa: PLC0415
+    from learner.commands.fork import fork_run as make  # noqa: PLC0415
 
     options = ForkOptions(
         source=source,

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules
@@ -26,38 +26,38 @@ from echo2swarm.network.addresses import host_in
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
-from echo2swarm.system.rates import Phase, Timeline
+from echo2swarm.system.rates import LearnerPhase, Timeline
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.rollouts.cancel_answers import Answering
+from learner.rollouts.cancel_answers import CancelAnswers
 from learner.config import LearnerConfig
 from learner.rollouts.lease_desk import LeaseDesk
 from learner.rollouts.lease_service import LeaseService
 from learner.rollouts.prompts import feed_prompts
-from learner.evaluation.verdicts import Judge
+from learner.evaluation.verdicts import EvaluationJudge
 from learner.evaluation.live import LiveEvaluation
-from learner.evaluation.round import EvalPlan
-from learner.evaluation.schedule import Schedule
+from learner.evaluation.round import RoundPlan
+from learner.evaluation.schedule import EvaluationSchedule
 from learner.rollouts.checks import ContentRules
 from learner.rollouts.rollout_service import RolloutService
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
 from learner.training.checkpoints import Checkpoints
-from learner.training.publish_queue import Publishing
+from learner.training.publish_queue import PublishQueue
 from learner.training.wait_for_disk import when_there_is_room
 from learner.training.trainer_client import TrainerLostError
 from learner.training.training_loop import TrainingLoop
 from learner.membership.activator import Activator
-from learner.state.link_table import Links
-from learner.membership.heartbeats import Membership
+from learner.state.link_table import LinkTable
+from learner.membership.heartbeats import HeartbeatService
 from learner.state.node_table import NodeTable
 from learner.membership.probes import ProbeService
 from learner.ports import HeldOut, Publisher, Scorer, Trainer
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from learner.status.progress_log import beat
 from learner.scoring.verifier_gate import VerifierGate
 from learner.status.service import StatusService, watch_loop_delay
 from learner.status.metrics import Metrics
-from learner.status.watchdog import Watchdog, facts_of, watch
+from learner.status.watchdog import Watchdog, stall_facts, watch
 from protocols import leases, rollouts, status
 from protocols import heartbeat
 from protocols.ids import PeerId, RunId
@@ -80,14 +80,14 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class LearnerParts:
     """What the learner works with; opened, and closed, by others."""
 
     config: LearnerConfig
     run_id: RunId
     network: Network
     traffic: Traffic
-    links: Links
+    links: LinkTable
     trainer: Trainer
     scorer: Scorer
     publisher: Publisher
@@ -113,12 +113,12 @@ class Parts:
 class Learner:
     """One run, from the trainer's step to its last."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: LearnerParts) -> None:
         config = parts.config
         now_s = trio.current_time()
         self._parts = parts
-        self._bell = Bell()
-        self._answering = Answering()
+        self._bell = ChangeEvent()
+        self._answering = CancelAnswers()
         self.dispatcher = Dispatcher(
             _dispatch_rules(config, parts.sampling),
             num_leases=parts.left_over.num_leases,
@@ -128,7 +128,7 @@ class Learner:
             silent_after_s=_MAX_MISSED_HEARTBEATS * config.swarm.heartbeat_s + _SILENCE_MARGIN_S,
             contributions=parts.left_over.contributions,
         )
-        self.progress = Progress(
+        self.progress = LearnerProgress(
             step=parts.step,
             num_steps=config.run.num_steps,
             started_s=now_s,
@@ -150,7 +150,7 @@ class Learner:
             selector=config.selector,
             bell=self._bell,
         )
-        self.membership = Membership(
+        self.membership = HeartbeatService(
             self.desk,
             run_id=parts.run_id,
             nodes=self.nodes,
@@ -178,7 +178,7 @@ class Learner:
             wait_of=parts.scorer.wait_of,
             evaluation=self.evaluation,
         )
-        self._publishing = Publishing(
+        self._publishing = PublishQueue(
             parts.publisher,
             dispatcher=self.dispatcher,
             nodes=self.nodes,
@@ -223,7 +223,7 @@ class Learner:
                 nursery.cancel_scope.cancel()
         except Exception as exc:
             is_restart = any(isinstance(leaf, TrainerLostError) for leaf in leaves(exc))
-            phase = Phase.STARTING if is_restart else Phase.FAILED
+            phase = LearnerPhase.STARTING if is_restart else LearnerPhase.FAILED
             self.progress.timeline.enter(phase, trio.current_time())
             raise
         finally:
@@ -243,7 +243,7 @@ class Learner:
         nursery.start_soon(watch_loop_delay, self.progress)
         nursery.start_soon(beat, self.status.status, self.progress.typical_step_s)
         nursery.start_soon(
-            watch, self.watchdog, partial(facts_of, self.dispatcher, self.nodes, self.progress)
+            watch, self.watchdog, partial(stall_facts, self.dispatcher, self.nodes, self.progress)
         )
         if self.evaluation is not None:
             await self.evaluation.open()
@@ -261,11 +261,11 @@ class Learner:
         is_done = self.progress.step >= self.progress.num_steps
         if is_done:
             if self.evaluation is not None:
-                self.progress.timeline.enter(Phase.EVALUATING, trio.current_time())
+                self.progress.timeline.enter(LearnerPhase.EVALUATING, trio.current_time())
                 await self.evaluation.finish()
             await self._finish()
         else:
-            self.progress.timeline.enter(Phase.STOPPED, trio.current_time())
+            self.progress.timeline.enter(LearnerPhase.STOPPED, trio.current_time())
         return is_done
 
     def _evaluation(self, held_out: HeldOut) -> LiveEvaluation:
@@ -274,20 +274,20 @@ class Learner:
         num_steps, publish_every = config.run.num_steps, config.rollouts.publish_every
         return LiveEvaluation(
             config.eval,
-            EvalPlan(
+            RoundPlan(
                 samples_per_prompt=config.eval.num_samples,
                 sampling=sampling,
                 seed=config.run.seed,
                 lease_timeout_s=config.rollouts.lease_timeout_s,
                 last_step=num_steps,
             ),
-            Schedule(
+            EvaluationSchedule(
                 every_steps=config.eval.every_steps,
                 first_version=parts.first_step,
                 last_version=num_steps - num_steps % publish_every,
             ),
             held_out=held_out,
-            judge=Judge(
+            judge=EvaluationJudge(
                 rules=_content_rules(parts, sampling),
                 scorer=held_out.scorer,
                 ledger=parts.ledger,
@@ -427,7 +427,7 @@ class Learner:
     async def _finish(self) -> None:
         now_s = trio.current_time()
         self.progress.is_finished = True
-        self.progress.timeline.enter(Phase.FINISHED, now_s)
+        self.progress.timeline.enter(LearnerPhase.FINISHED, now_s)
         log.info(
             "run.finished",
             step=self.progress.step,
@@ -471,7 +471,7 @@ def _eval_sampling(config: LearnerConfig, sampling: SamplingParams) -> SamplingP
     )
 
 
-def _content_rules(parts: Parts, sampling: SamplingParams) -> ContentRules:
+def _content_rules(parts: LearnerParts, sampling: SamplingParams) -> ContentRules:
     return ContentRules(
         max_new_tokens=sampling.max_new_tokens,
         stop_token_ids=frozenset(sampling.stop_token_ids),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from learner.scoring.messages import Completion, Prompts, Reward
+from learner.scoring.messages import CompletionToScore, Prompts, Reward
 from learner.trainer.messages import TrainGroup, Updated
 from protocols.ids import PolicyVersion
 from protocols.leases import MAX_PROMPT_TOKENS
@@ -33,7 +33,7 @@ class Trainer(Protocol):
         ...
 
 
-class Saver(Protocol):
+class CheckpointSaver(Protocol):
     """Keeps checkpoints."""
 
     def is_due(self, step: int) -> bool:
@@ -60,7 +60,7 @@ class Scorer(Protocol):
         ...
 
     async def score(
-        self, completions: Sequence[Completion], *, owner: str = ""
+        self, completions: Sequence[CompletionToScore], *, owner: str = ""
     ) -> Sequence[Reward]:
         """Score completions, in their order.
 

@@ -30,28 +30,28 @@ from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.own_addresses import look_up
 from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.config import NodeConfig
 from node.control.registry import registered
 from node.control.server import serve_control
 from node.engine.pool import open_engines
-from node.rollouts.learner_client import LearnerCalls
-from node.membership.lifecycle import Life
-from node.membership.link_reports import Links, OwnCap
-from node.membership.heartbeats import Membership
+from node.rollouts.learner_client import LearnerClient
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.link_reports import LinkReporter, OwnCap
+from node.membership.heartbeats import HeartbeatClient
 from node.membership.neighbours import Neighbours
-from node.control.commands_server import Orders
+from node.control.commands_server import ControlHandler
 from node.owner.disk import DiskMeter
 from node.owner.keeper import OwnerKeeper
-from node.wiring import EngineEvents, Obeys, Parts
+from node.wiring import EngineEvents, OwnerActions, NodeParts
 from node.membership.link_probe import Prober
 from node.membership.report import report_of
 from node.membership.advert import SelfAdvert
-from node.control.snapshot import EngineNews, NodeView, Viewed
+from node.control.snapshot import EngineState, NodeView, Viewed
 from node.preflight import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
-from node.status_line import Teller
+from node.status_line import StatusReporter
 from node.rollouts.worker import Worker
 from protocols.heartbeat import HeartbeatReply
 from protocols.ids import PolicyVersion, short
@@ -65,7 +65,7 @@ LAST_WORD_S: Final = 1.0
 """For the learner to hear that a node ends at once."""
 
 
-def join(config: NodeConfig) -> bool:
+def join_run(config: NodeConfig) -> bool:
     """Take part in a run; return whether the run came to its end.
 
     Raises:
@@ -133,7 +133,7 @@ async def run_node(
     session_id = secrets.token_hex(16)
     started_s = trio.current_time()
     software = f"echo2swarm {version_of_package('echo2swarm')}"
-    life, engine_news = Life(), EngineNews()
+    life, engine_news = LifecycleRunner(), EngineState()
     advert = SelfAdvert(
         identity,
         network,
@@ -157,7 +157,7 @@ async def run_node(
         open_engines(config.engines, log_path=engine_log(folder), on_event=events.take) as engine,
     ):
         traffic = Traffic()
-        shunned = Shunned()
+        shunned = BanList()
         budget = UploadBudget(config.owner.upload_bytes_per_s)
         download = DownloadBudget(config.owner.download_bytes_per_s)
         ChunkServer(
@@ -196,7 +196,7 @@ async def run_node(
             life.happened(PolicyApplied(version))
             membership.announce()
 
-        membership = Membership(
+        membership = HeartbeatClient(
             network,
             run_id=ticket.run_id,
             learner=ticket.learner_peer,
@@ -210,7 +210,7 @@ async def run_node(
             on_reply=on_reply,
             rng=rng,
         )
-        links = Links(traffic, dials=lambda: neighbours.dials, on_change=membership.announce)
+        links = LinkReporter(traffic, dials=lambda: neighbours.dials, on_change=membership.announce)
         prober = Prober(
             network,
             learner=ticket.learner_peer,
@@ -223,7 +223,7 @@ async def run_node(
             may_i_send=budget.wait_for_owner,
         )
         worker = Worker(
-            LearnerCalls(
+            LearnerClient(
                 network,
                 learner=ticket.learner_peer,
                 run_id=ticket.run_id,
@@ -251,7 +251,7 @@ async def run_node(
         )
         keeper = OwnerKeeper(
             config.owner,
-            Obeys(
+            OwnerActions(
                 life=life,
                 worker=worker,
                 sync=sync,
@@ -291,16 +291,16 @@ async def run_node(
             ),
             started_s=started_s,
         )
-        parts = Parts(membership, worker)
+        parts = NodeParts(membership, worker)
         events.attach(parts)
         life.attach(parts)
         log.info("learner.seeking", learner=short(ticket.learner_peer), via=ticket.addresses)
         async with trio.open_nursery() as nursery:
             await nursery.start(
-                serve_control, config.state_dir, Orders(keeper, view.snapshot).answer
+                serve_control, config.state_dir, ControlHandler(keeper, view.snapshot).answer
             )
             await nursery.start(sync.run)
-            teller = Teller(view.snapshot, line=config.line)
+            teller = StatusReporter(view.snapshot, line=config.line)
             for part in (
                 worker,
                 neighbours,
@@ -327,7 +327,7 @@ async def run_node(
     return life.is_run_finished
 
 
-async def _until_left(life: Life, membership: Membership) -> None:
+async def _until_left(life: LifecycleRunner, membership: HeartbeatClient) -> None:
     """Return when this node has left, and the learner knows it or does not answer."""
     try:
         await life.wait_left()
@@ -341,6 +341,6 @@ async def _until_left(life: Life, membership: Membership) -> None:
         raise
 
 
-async def _stop_when_told(stop: trio.Event, life: Life) -> None:
+async def _stop_when_told(stop: trio.Event, life: LifecycleRunner) -> None:
     await stop.wait()
     life.happened(StopRequested())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.text.cli_errors import Rim, run_cli
+from echo2swarm.text.cli_errors import error_boundary, run_cli
 from echo2swarm.text.cli_types import Device, FiniteRange
 from node.control.cli import change, drain, pause, resume, status
 from node.cli_machine import doctor, service
@@ -148,7 +148,7 @@ def node() -> None:
 @click.option("--verbose", is_flag=True, help="Log every lease, and tracebacks of errors.")
 @click.pass_obj
 def join(
-    rim: Rim | None,
+    rim: error_boundary | None,
     *,
     ticket: str,
     state_dir: Path | None,
@@ -180,7 +180,7 @@ def join(
     second stops at once.
     """
     from echo2swarm.system.logging import configure_logging  # noqa: PLC0415
-    from node.app import join as join_run  # noqa: PLC0415
+    from node.app import join_run  # noqa: PLC0415
     from node.options import joining_config  # noqa: PLC0415
     from node.status_line import status_line  # noqa: PLC0415
 

@@ -108,7 +108,7 @@ def install(
     if only_print:
         return
     was_there = paths.unit.exists()
-    systemd.install(paths, unit=unit, ticket=line)
+    systemd.install_unit(paths, unit=unit, ticket=line)
     if was_there:
         click.echo(
             f"\nwritten in place of the one that was there. A node that runs goes by that until:\n"
@@ -131,7 +131,7 @@ def uninstall(*, name: str) -> None:
     from node import systemd  # noqa: PLC0415
 
     paths = systemd.service_paths(name, config_home=systemd.config_home())
-    removed = systemd.uninstall(paths)
+    removed = systemd.uninstall_unit(paths)
     click.echo("\n".join(f"removed {path}" for path in removed) or "there was nothing to remove")
 
 

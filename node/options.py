@@ -13,8 +13,8 @@ from echo2swarm.system.errors import UsageError
 from echo2swarm.network.own_addresses import check_advertised, check_listen
 from echo2swarm.text.ticket import typed_ticket
 from node.config import NodeConfig
-from node.doctor.question import Question
-from node.engine.options import OPTIONS_OF, Options, parse_options
+from node.doctor.question import DoctorRequest
+from node.engine.options import OPTIONS_OF, EngineOptions, parse_options
 from node.engine.placement import engine_specs
 from node.owner.hours import parse_hours
 from node.owner.settings import OwnerSettings
@@ -51,7 +51,7 @@ def make_config(
         _check_address("--listen", address)
     for address in advertise:
         _check_address("--advertise", address)
-    options = parse_options(OPTIONS_OF.get(engine, Options), engine_options)
+    options = parse_options(OPTIONS_OF.get(engine, EngineOptions), engine_options)
     return NodeConfig(
         ticket=said,
         is_ticket_expired=is_expired,
@@ -170,7 +170,7 @@ def read_ticket(text: str) -> Ticket:
 
 def _read(line: str) -> Ticket:
     try:
-        return ticket_protocol.read(line, now_unix_s=time.time())
+        return ticket_protocol.parse_ticket(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:
         raise UsageError(str(exc)) from exc
 
@@ -185,11 +185,11 @@ def read_any_ticket(text: str) -> tuple[Ticket, bool]:
     """
     line = typed_ticket(text, command="echo2-node join")
     try:
-        return ticket_protocol.read(line, now_unix_s=time.time()), False
+        return ticket_protocol.parse_ticket(line, now_unix_s=time.time()), False
     except RemoteProtocolError as exc:
         if exc.reason is not Reason.EXPIRED:
             raise UsageError(str(exc)) from exc
-        return ticket_protocol.read(line, now_unix_s=0.0), True
+        return ticket_protocol.parse_ticket(line, now_unix_s=0.0), True
 
 
 def _check_address(option: str, address: str) -> None:
@@ -221,17 +221,17 @@ def make_question(
     engine_options: Sequence[str],
     disk_gb: float | None,
     is_quick: bool,
-) -> Question:
+) -> DoctorRequest:
     """Check what was typed for ``doctor``.
 
     Raises:
         UsageError: the ticket or an option is no good.
     """
-    return Question(
+    return DoctorRequest(
         ticket=None if ticket is None else read_ticket(ticket),
         state_dir=(state_dir or default_state_dir()).expanduser().absolute(),
         engine_kind=engine,
-        options=parse_options(OPTIONS_OF.get(engine, Options), engine_options),
+        options=parse_options(OPTIONS_OF.get(engine, EngineOptions), engine_options),
         disk_bytes=None if disk_gb is None else int(disk_gb * 1e9),
         is_quick=is_quick,
     )

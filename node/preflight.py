@@ -12,9 +12,9 @@ from echo2swarm.system.errors import NetworkError, StoreError, SwarmError, Usage
 from echo2swarm.network.base import Network
 from echo2swarm.status.client import StatusClient
 from node.config import NodeConfig
-from node.doctor.findings import Verdict
+from node.doctor.findings import Severity
 from node.doctor.machine import quick_findings
-from node.doctor.question import Question
+from node.doctor.question import DoctorRequest
 from node.engine.placement import all_gpus
 from node.owner.disk import clear_old_runs
 from node.owner.gpu import GpuMonitor, GpuUnreadableError
@@ -36,7 +36,7 @@ def check_machine(config: NodeConfig) -> None:
     Raises:
         SwarmError: something would certainly fail; the message says what, and what to do.
     """
-    question = Question(
+    question = DoctorRequest(
         ticket=config.ticket,
         state_dir=config.state_dir,
         engine_kind=config.engines[0].kind,
@@ -46,16 +46,16 @@ def check_machine(config: NodeConfig) -> None:
     )
     for finding in quick_findings(question):
         match finding.verdict:
-            case Verdict.FAIL:
+            case Severity.FAIL:
                 raise SwarmError(f"{finding.name}: {finding.text}; {finding.remedy}")
-            case Verdict.WARN:
+            case Severity.WARN:
                 log.warning(
                     "machine.warning",
                     about=finding.name,
                     what=finding.text,
                     remedy=finding.remedy,
                 )
-            case Verdict.PASS:
+            case Severity.PASS:
                 log.debug("machine.checked", about=finding.name, what=finding.text)
 
 

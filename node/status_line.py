@@ -13,12 +13,12 @@ import structlog
 import trio
 
 from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
-from node.control.messages import NodeSnapshot, Phase
+from node.control.messages import NodeSnapshot, NodePhase
 
 LOOK_S: Final = 0.5
 FIRST_TELL_S: Final = 3.0
 TELL_S: Final = 10.0
-_WAITS: Final = frozenset({Phase.JOINING, Phase.WAITING, Phase.DOWNLOADING, Phase.LOADING})
+_WAITS: Final = frozenset({NodePhase.JOINING, NodePhase.WAITING, NodePhase.DOWNLOADING, NodePhase.LOADING})
 _CLEAR: Final = "\r\x1b[2K"
 _BAR_WIDTH: Final = 20
 
@@ -58,7 +58,7 @@ class StatusLine(TextIOBase):
         self._status = text
 
 
-class Teller:
+class StatusReporter:
     """Tells of one node."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Teller:
     ) -> None:
         self._snapshot = snapshot
         self._line = line
-        self._phase: Phase | None = None
+        self._phase: NodePhase | None = None
         self._since_s = 0.0
         self._tell_at_s = 0.0
 
@@ -92,7 +92,7 @@ class Teller:
 
     def _tell(self, seen: NodeSnapshot, waited_s: float) -> None:
         download = seen.download
-        if seen.phase is Phase.DOWNLOADING and download is not None:
+        if seen.phase is NodePhase.DOWNLOADING and download is not None:
             log.info(
                 "version.downloading",
                 version=download.version,
@@ -107,7 +107,7 @@ class Teller:
 def status_text(seen: NodeSnapshot, *, waited_s: float) -> str:
     """Return what a node is doing on one line."""
     text = seen.doing
-    if seen.phase is Phase.DOWNLOADING and seen.download is not None:
+    if seen.phase is NodePhase.DOWNLOADING and seen.download is not None:
         share = seen.download.held_bytes / max(1, seen.download.total_bytes)
         text = f"{bar(share, width=_BAR_WIDTH)} {text}"
     elif seen.phase in _WAITS:

@@ -112,7 +112,7 @@ def environment_text(ticket: str) -> str:
     return f"{TICKET_VARIABLE}={ticket}\n"
 
 
-def install(paths: ServicePaths, *, unit: str, ticket: str) -> None:
+def install_unit(paths: ServicePaths, *, unit: str, ticket: str) -> None:
     """Write both files; what was there is replaced.
 
     Raises:
@@ -126,7 +126,7 @@ def install(paths: ServicePaths, *, unit: str, ticket: str) -> None:
     reload_units()
 
 
-def uninstall(paths: ServicePaths) -> list[Path]:
+def uninstall_unit(paths: ServicePaths) -> list[Path]:
     """Stop the service, and remove its files; returns those that were there.
 
     Raises:

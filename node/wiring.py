@@ -8,13 +8,13 @@ import trio
 from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from echo2swarm.weights.store.library import VersionLibrary
 from echo2swarm.weights.sync import PolicySync
-from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened
-from node.membership.lifecycle import Life
-from node.membership.heartbeats import Membership
+from node.engine.base import EngineExited, EngineEvent, EngineReady, EngineWeakened
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.heartbeats import HeartbeatClient
 from node.owner.settings import OwnerSettings
 from node.owner.remedies import remedy_for
 from node.membership.advert import SelfAdvert
-from node.control.snapshot import EngineNews
+from node.control.snapshot import EngineState
 from node.rollouts.worker import Worker
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed
@@ -22,10 +22,10 @@ from protocols.lifecycle import OwnerPaused, OwnerResumed
 log = structlog.get_logger()
 
 
-class Parts:
+class NodeParts:
     """What the node's life acts on; implements :class:`node.membership.lifecycle.Performer`."""
 
-    def __init__(self, membership: Membership, worker: Worker) -> None:
+    def __init__(self, membership: HeartbeatClient, worker: Worker) -> None:
         self.announce = membership.announce
         self.take_work = worker.take_work
         self.stop_taking_work = worker.stop_taking_work
@@ -38,13 +38,13 @@ class Parts:
 class EngineEvents:
     """Passes on what happens to the engine, which may be before the rest is there."""
 
-    def __init__(self, life: Life, advert: SelfAdvert, news: EngineNews) -> None:
+    def __init__(self, life: LifecycleRunner, advert: SelfAdvert, news: EngineState) -> None:
         self._life = life
         self._advert = advert
         self._news = news
-        self._parts: Parts | None = None
+        self._parts: NodeParts | None = None
 
-    def attach(self, parts: Parts) -> None:
+    def attach(self, parts: NodeParts) -> None:
         """Tell ``parts`` too from now on; what they missed, they see for themselves."""
         self._parts = parts
 
@@ -54,7 +54,7 @@ class EngineEvents:
         match event:
             case EngineReady(description):
                 self._advert.describe_engine(description)
-            case EngineDied(why):
+            case EngineExited(why):
                 if remedy := remedy_for(why):
                     log.warning("engine.remedy", remedy=remedy)
                 self._life.happened(EngineDiedEvent(why))
@@ -66,13 +66,13 @@ class EngineEvents:
             self._parts.announce()
 
 
-class Obeys:
+class OwnerActions:
     """What the owner's decisions act on; implements :class:`node.owner.keeper.Obedient`."""
 
     def __init__(
         self,
         *,
-        life: Life,
+        life: LifecycleRunner,
         worker: Worker,
         sync: PolicySync,
         library: VersionLibrary,

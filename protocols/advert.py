@@ -10,7 +10,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from protocols.codec import Message, decode
-from protocols.envelope import Envelope, seal
+from protocols.envelope import Envelope, seal_message
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, RunId, public_key_of
 from protocols.reasons import Reason
@@ -39,17 +39,17 @@ class NodeAdvert(Message, frozen=True):
     software: Text
 
 
-def key_of(run: RunId, peer: PeerId) -> str:
+def dht_key_of(run: RunId, peer: PeerId) -> str:
     """Return the DHT key of the advert of ``peer`` in ``run``."""
     return f"/echo2/{run}/{peer}"
 
 
-def write(advert: NodeAdvert, key: Ed25519PrivateKey) -> bytes:
+def sign_advert(advert: NodeAdvert, key: Ed25519PrivateKey) -> bytes:
     """Return the signed bytes that the DHT stores."""
-    return seal(advert, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
+    return seal_message(advert, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
 
 
-def read(data: bytes, *, run: RunId, peer: PeerId) -> NodeAdvert:
+def verify_advert(data: bytes, *, run: RunId, peer: PeerId) -> NodeAdvert:
     """Verify and decode the advert of ``peer``.
 
     Raises:

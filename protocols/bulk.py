@@ -29,7 +29,7 @@ Token = Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_B
 ProtocolName = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
-class Entrance(Message, frozen=True):
+class DialTarget(Message, frozen=True):
     """How to make one connection to who says this."""
 
     certificate_sha256: Digest
@@ -41,7 +41,7 @@ class Entrance(Message, frozen=True):
     from."""
 
 
-class Ask(Message, frozen=True, tag="ask"):
+class DialRequest(Message, frozen=True, tag="ask"):
     """The opener of a stream means to dial: where to, and with which token?"""
 
     protocol: ProtocolName
@@ -53,14 +53,14 @@ class CallBack(Message, frozen=True, tag="call_back"):
 
     protocol: ProtocolName
     """What the stream is for."""
-    entrance: Entrance
+    entrance: DialTarget
     """How."""
 
 
-class Offer(Message, frozen=True, tag="offer"):
-    """Answer to :class:`Ask`."""
+class DialInvitation(Message, frozen=True, tag="offer"):
+    """Answer to :class:`DialRequest`."""
 
-    entrance: Entrance
+    entrance: DialTarget
     """How to dial."""
 
 
@@ -79,12 +79,12 @@ class Obstacle(StrEnum):
     """There is no address to dial."""
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class BulkRefused(Message, frozen=True, tag="refused"):
     """Answer to either."""
 
     why: Obstacle
     """What stands in the way."""
 
 
-Request = Ask | CallBack
-Reply = Offer | Called | Refused
+Request = DialRequest | CallBack
+Reply = DialInvitation | Called | BulkRefused

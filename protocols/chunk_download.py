@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
-from protocols.chunk_source import Holder, PullSettings
+from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.rarest_first import RarestFirst, Rng
 from protocols.chunks import indices_in
 from protocols.errors import LocalProtocolError, MalformedMessageError
@@ -61,7 +61,7 @@ class AskChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class DropHolder:
+class DropPeer:
     """Close the stream to ``holder``."""
 
     holder: PeerId
@@ -75,7 +75,7 @@ class Finished:
     """Every chunk is here."""
 
 
-Effect = AskHashes | AskChunk | DropHolder | Finished
+Effect = AskHashes | AskChunk | DropPeer | Finished
 
 
 class OrderPacer(Protocol):
@@ -90,7 +90,7 @@ class OrderPacer(Protocol):
         ...
 
 
-class ChunkPull:
+class ChunkDownload:
     """The state of one payload's download.
 
     Args:
@@ -99,7 +99,7 @@ class ChunkPull:
         has_hashes: whether the list of chunk hashes is here.
         source: the holder that is trusted from the start, if there is one.
         rng: breaks ties.
-        settings: see :class:`PullSettings`.
+        settings: see :class:`DownloadSettings`.
         pacer: holds orders back; None asks for as much as holders take.
         chunk_bytes: of a chunk, for the pacer.
     """
@@ -112,7 +112,7 @@ class ChunkPull:
         has_hashes: bool,
         source: PeerId | None,
         rng: Rng,
-        settings: PullSettings | None = None,
+        settings: DownloadSettings | None = None,
         pacer: OrderPacer | None = None,
         chunk_bytes: int = 0,
     ) -> None:
@@ -121,12 +121,12 @@ class ChunkPull:
         self._num_chunks = num_chunks
         self._has_hashes = has_hashes
         self._source = source
-        self._settings = settings or PullSettings()
+        self._settings = settings or DownloadSettings()
         self._order = RarestFirst(num_chunks=num_chunks, rng=rng)
         self._missing = set(missing)
         self._unasked = set(self._missing)
         self._checking: dict[int, int] = {}
-        self._holders: dict[PeerId, Holder] = {}
+        self._holders: dict[PeerId, ChunkSource] = {}
         self._banned: set[PeerId] = set()
         self._silences: dict[PeerId, int] = {}
         """How often a holder was silent since it last brought a chunk."""
@@ -155,13 +155,13 @@ class ChunkPull:
         if holder in self._holders:
             raise LocalProtocolError(f"{holder} is open already")
         if holder in self._banned:
-            return [DropHolder(holder, "banned")]
+            return [DropPeer(holder, "banned")]
         try:
             indices = list(indices_in(bitmap, num_chunks=self._num_chunks))
         except MalformedMessageError as exc:
             self._banned.add(holder)
-            return [DropHolder(holder, str(exc), exc.reason)]
-        self._holders[holder] = Holder(has_hashes)
+            return [DropPeer(holder, str(exc), exc.reason)]
+        self._holders[holder] = ChunkSource(has_hashes)
         self._order.add_holder(holder)
         if holder == self._source:
             self._order.count(holder)
@@ -277,7 +277,7 @@ class ChunkPull:
             if self._silences[holder] >= MAX_SILENCES:
                 self._banned.add(holder)
             self._forget(holder)
-        return [*(DropHolder(holder, "silent") for holder in silent), *self._ask(now_s)]
+        return [*(DropPeer(holder, "silent") for holder in silent), *self._ask(now_s)]
 
     def _ask(self, now_s: float) -> list[Effect]:
         """Fill every holder's turn."""
@@ -402,7 +402,7 @@ class ChunkPull:
 
     def _drop(self, holder: PeerId, why: str, fault: Reason | None, now_s: float) -> list[Effect]:
         self._forget(holder)
-        return [DropHolder(holder, why, fault), *self._ask(now_s)]
+        return [DropPeer(holder, why, fault), *self._ask(now_s)]
 
     def _forget(self, holder: PeerId) -> None:
         state = self._holders.pop(holder, None)

@@ -17,7 +17,7 @@ _MAX_PAUSE: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullSettings:
+class DownloadSettings:
     """The numbers in the rules of :mod:`protocols.chunk_download`."""
 
     min_outstanding: int = 1
@@ -36,7 +36,7 @@ class PullSettings:
 
 
 @dataclass(slots=True)
-class Holder:
+class ChunkSource:
     """What is known of one holder."""
 
     has_hashes: bool
@@ -66,7 +66,7 @@ class Holder:
         self.pace_s = before_s + _SMOOTHING * (took_s - before_s)
         self.last_arrival_s = now_s
 
-    def deadline_s(self, settings: PullSettings) -> float:
+    def deadline_s(self, settings: DownloadSettings) -> float:
         """Return when it will have been silent for too long; ``inf`` if nothing is asked of it."""
         silent_s = settings.silence_s
         if self.pace_s is not None:
@@ -78,7 +78,7 @@ class Holder:
             deadline_s = min(deadline_s, self.hashes_asked_s + settings.silence_s)
         return deadline_s
 
-    def window(self, settings: PullSettings) -> int:
+    def window(self, settings: DownloadSettings) -> int:
         """Return how many requests keep its link busy (Little's law).
 
         A holder that others ask too is busy anyway: then one is enough, and waits less long.

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from protocols.chunks import MAX_OUTSTANDING, Done, Held, Open, Request, WantChunk, WantHashes
+from protocols.chunks import MAX_OUTSTANDING, DownloadDone, Held, OpenPayload, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
@@ -70,7 +70,7 @@ class _State(Enum):
     CLOSED = auto()
 
 
-class ServeSession:
+class UploadSession:
     """One downloader's stream, as its holder sees it."""
 
     def __init__(self) -> None:
@@ -85,14 +85,14 @@ class ServeSession:
         Raises:
             RemoteProtocolError: the downloader broke the protocol.
         """
-        if isinstance(request, Open):
+        if isinstance(request, OpenPayload):
             if self._state is not _State.NEW:
                 raise RemoteProtocolError("opened a payload before the last was done")
             self._state = _State.LOOKING_UP
             return LookUp(request.root_sha256, request.held)
         if self._state is not _State.OPEN:
             raise RemoteProtocolError("asked before the stream was open")
-        if isinstance(request, Done):
+        if isinstance(request, DownloadDone):
             self._state, self._num_outstanding = _State.NEW, 0
             self._holds = _holds_nothing
             return EndTurn()

@@ -35,8 +35,8 @@ Bitmap = Annotated[bytes, msgspec.Meta(max_length=MAX_CHUNKS // 8 + 1)]
 ChunkIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_CHUNKS)]
 
 
-class Open(Message, frozen=True, tag="open"):
-    """First message of a stream, and after :class:`Done`: which payload it is about now."""
+class OpenPayload(Message, frozen=True, tag="open"):
+    """First message of a stream, and after :class:`DownloadDone`: which payload it is about now."""
 
     root_sha256: Digest
     held: Bitmap = b""
@@ -61,12 +61,12 @@ class Held(Message, frozen=True, tag="held"):
     ]
 
 
-class Done(Message, frozen=True, tag="done"):
+class DownloadDone(Message, frozen=True, tag="done"):
     """The downloader wants no more of the payload, whatever it has asked for; no request."""
 
 
 class Holding(Message, frozen=True, tag="holding"):
-    """Answer to :class:`Open`: what the holder offers now."""
+    """Answer to :class:`OpenPayload`: what the holder offers now."""
 
     bitmap: Bitmap
     has_hashes: bool
@@ -93,15 +93,15 @@ class Chunk(Message, frozen=True, tag="chunk"):
     data: Annotated[memoryview, msgspec.Meta(min_length=1, max_length=MAX_CHUNK_BYTES)]
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class ChunkRefused(Message, frozen=True, tag="refused"):
     """A request that will not be answered otherwise."""
 
     reason: Reason
     index: ChunkIndex | None = None
 
 
-Request = Open | WantHashes | WantChunk | Held | Done
-Reply = Holding | Have | Hashes | Chunk | Refused
+Request = OpenPayload | WantHashes | WantChunk | Held | DownloadDone
+Reply = Holding | Have | Hashes | Chunk | ChunkRefused
 
 
 def in_two_parts(index: int, data: bytes) -> tuple[bytes, bytes]:

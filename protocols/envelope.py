@@ -50,7 +50,7 @@ class Envelope(Message, frozen=True):
         return decode(self.payload, kind, max_bytes=len(self.payload))
 
 
-def seal(
+def seal_message(
     message: msgspec.Struct, key: Ed25519PrivateKey, *, context: bytes, max_bytes: int
 ) -> bytes:
     """Return ``message`` signed and encoded, ready to travel.
@@ -64,7 +64,7 @@ def seal(
 def unseal(
     data: bytes, kind: type[T], key: Ed25519PublicKey, *, context: bytes, max_bytes: int
 ) -> T:
-    """Parse, verify and decode what :func:`seal` made.
+    """Parse, verify and decode what :func:`seal_message` made.
 
     Raises:
         MalformedMessageError: too long, or not an envelope around a ``kind``.

@@ -16,7 +16,7 @@ from protocols.manifest import PolicyManifest
 from protocols.reasons import Reason
 
 
-class Fate(Enum):
+class Validation(Enum):
     """What becomes of a gossip message."""
 
     ACCEPT = "accept"
@@ -31,7 +31,7 @@ class Fate(Enum):
 class Judgement:
     """The fate of one message, and why."""
 
-    fate: Fate
+    fate: Validation
     reason: Reason | None = None
     detail: str = ""
     manifest: PolicyManifest | None = None
@@ -64,16 +64,16 @@ class ManifestGate:
     def judge(self, data: bytes) -> Judgement:
         """Judge one message; what is accepted becomes the newest known."""
         if data == self._newest_bytes:
-            return Judgement(Fate.IGNORE, Reason.DUPLICATE, "already known")
+            return Judgement(Validation.IGNORE, Reason.DUPLICATE, "already known")
         try:
-            manifest = manifest_protocol.read(data, self._learner_key, run=self._run)
+            manifest = manifest_protocol.verify_manifest(data, self._learner_key, run=self._run)
         except RemoteProtocolError as exc:
-            return Judgement(Fate.REJECT, exc.reason, str(exc))
+            return Judgement(Validation.REJECT, exc.reason, str(exc))
         if self._newest is not None and manifest.version <= self._newest.version:
             return Judgement(
-                Fate.IGNORE,
+                Validation.IGNORE,
                 Reason.OLD_VERSION,
                 f"version {manifest.version}, already at {self._newest.version}",
             )
         self._newest, self._newest_bytes = manifest, data
-        return Judgement(Fate.ACCEPT, manifest=manifest)
+        return Judgement(Validation.ACCEPT, manifest=manifest)

@@ -29,7 +29,7 @@ Port = Annotated[int, msgspec.Meta(ge=MIN_PORT, le=65535)]
 PlaceText = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
-class Fault(StrEnum):
+class PunchFault(StrEnum):
     """Why a meeting does not come about."""
 
     NOT_HERE = "not_here"
@@ -42,7 +42,7 @@ class Fault(StrEnum):
     """Both asked for each other, and the other's request goes first."""
 
 
-class Ask(Message, frozen=True, tag="ask"):
+class PunchRequest(Message, frozen=True, tag="ask"):
     """Caller to go-between: bring me together with this peer."""
 
     peer_id: PeerName
@@ -50,38 +50,38 @@ class Ask(Message, frozen=True, tag="ask"):
     """From which it dialled the go-between."""
 
 
-class Invite(Message, frozen=True, tag="invite"):
+class PunchInvite(Message, frozen=True, tag="invite"):
     """Go-between to callee: this peer wants to meet you."""
 
     peer_id: PeerName
 
 
-class Accept(Message, frozen=True, tag="accept"):
+class PunchAccept(Message, frozen=True, tag="accept"):
     """Callee to go-between: I am ready."""
 
     local_port: Port
     """From which it dialled the go-between."""
 
 
-class Go(Message, frozen=True, tag="go"):
+class PunchGo(Message, frozen=True, tag="go"):
     """Go-between to both: connect now. Who asked counts as the dialler."""
 
     places: Annotated[tuple[PlaceText, ...], msgspec.Meta(min_length=1, max_length=MAX_PLACES)]
     """Where to find the other, as multiaddresses; the likeliest first."""
 
 
-class Declined(Message, frozen=True, tag="declined"):
+class PunchDeclined(Message, frozen=True, tag="declined"):
     """Go-between to caller, or callee to go-between: not now."""
 
-    fault: Fault
+    fault: PunchFault
     """Why."""
 
 
-AskReply = Go | Declined
-InviteReply = Accept | Declined
+AskReply = PunchGo | PunchDeclined
+InviteReply = PunchAccept | PunchDeclined
 
 
-class Place(NamedTuple):
+class TcpEndpoint(NamedTuple):
     """One end of a TCP connection."""
 
     host: str
@@ -92,18 +92,18 @@ class Place(NamedTuple):
         return f"/{'ip6' if ':' in self.host else 'ip4'}/{self.host}/tcp/{self.port}"
 
 
-def places_of(seen: Place, local_port: int) -> tuple[Place, ...]:
+def places_of(seen: TcpEndpoint, local_port: int) -> tuple[TcpEndpoint, ...]:
     """Return where a peer may be met of which the go-between sees ``seen``.
 
     A router that gives each connection a port of its own may still keep the local one
     where that is free. The host is never the peer's word: nobody can have others
     connect to a machine that is not its own.
     """
-    kept = Place(seen.host, local_port)
+    kept = TcpEndpoint(seen.host, local_port)
     return tuple(place for place in dict.fromkeys((seen, kept)) if place.port >= MIN_PORT)
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> TcpEndpoint:
     """Parse a place that a go-between told.
 
     Raises:
@@ -120,7 +120,7 @@ def parse_place(text: str) -> Place:
             else:
                 is_usable = not (address.is_multicast or address.is_unspecified)
                 if address.version == int(family[2:]) and is_usable:
-                    return Place(str(address), int(port))
+                    return TcpEndpoint(str(address), int(port))
         case _:
             pass
     raise MalformedMessageError(f"{text[:64]!r} is no place to meet")

@@ -12,7 +12,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocols.codec import Message
-from protocols.envelope import seal, unseal
+from protocols.envelope import seal_message, unseal
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PolicyVersion, RunId
 from protocols.reasons import Reason
@@ -131,16 +131,16 @@ def root_of(chunk_hashes: bytes) -> bytes:
     return hashlib.sha256(chunk_hashes).digest()
 
 
-def write(manifest: PolicyManifest, key: Ed25519PrivateKey) -> bytes:
+def sign_manifest(manifest: PolicyManifest, key: Ed25519PrivateKey) -> bytes:
     """Return the signed bytes that gossip carries.
 
     Raises:
         LocalProtocolError: it is over ``MAX_BYTES``: too many files.
     """
-    return seal(manifest, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
+    return seal_message(manifest, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
 
 
-def read(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyManifest:
+def verify_manifest(data: bytes, learner_key: Ed25519PublicKey, *, run: RunId) -> PolicyManifest:
     """Verify and decode a manifest from the network.
 
     Raises:

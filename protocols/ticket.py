@@ -13,7 +13,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocols.codec import Message, decode
-from protocols.envelope import Envelope, seal
+from protocols.envelope import Envelope, seal_message
 from protocols.errors import BadSignatureError, MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId, RunId, peer_id_of
 from protocols.reasons import Reason
@@ -61,18 +61,18 @@ class Ticket(Message, frozen=True):
         return RunId(self.run_id)
 
 
-def write(ticket: Ticket, key: Ed25519PrivateKey) -> str:
+def format_ticket(ticket: Ticket, key: Ed25519PrivateKey) -> str:
     """Return ``ticket`` as one line, signed with the learner's ``key``.
 
     Raises:
         LocalProtocolError: it is over ``MAX_BYTES``: too many or too long addresses.
     """
-    sealed = seal(ticket, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
+    sealed = seal_message(ticket, key, context=SIGNING_CONTEXT, max_bytes=MAX_BYTES)
     data = _LENGTH.pack(len(sealed)) + sealed
     return PREFIX + base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def read(line: str, *, now_unix_s: float) -> Ticket:
+def parse_ticket(line: str, *, now_unix_s: float) -> Ticket:
     """Parse, verify and date-check a ticket.
 
     Raises:

@@ -222,5 +222,5 @@ async def _rogue(model: Path, folder: Path) -> AsyncIterator[tuple[str, trio.Eve
             addresses=network.addresses(),
             expires_unix_s=int(time.time()) + 3600,
         )
-        yield ticket_protocol.write(ticket, identity.key), applied
+        yield ticket_protocol.format_ticket(ticket, identity.key), applied
         nursery.cancel_scope.cancel()

@@ -29,13 +29,13 @@ from benchmarks.attacks.victim import Victim, open_victim
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.addresses import join_address
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.process import SwarmProcess
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
@@ -118,13 +118,13 @@ def config_for(
     else:
         options, model = {"kind": "sort_digits"}, TINY_MODEL_DIR
     return LearnerConfig(
-        run=RunTable(name="attacked", num_steps=_LONG, seed=1),
-        model=ModelTable(path=str(model)),
+        run=RunConfig(name="attacked", num_steps=_LONG, seed=1),
+        model=ModelConfig(path=str(model)),
         task=options,
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
-        rollouts=RolloutTable(prompts_per_step=4, group_size=4, max_new_tokens=6),
-        trainer=TrainerTable(kind=trainer, train_s=TRAIN_S, learning_rate=1e-6, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=1.0),
+        rollouts=RolloutConfig(prompts_per_step=4, group_size=4, max_new_tokens=6),
+        trainer=TrainerConfig(kind=trainer, train_s=TRAIN_S, learning_rate=1e-6, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 

@@ -61,7 +61,7 @@ class Member:
         given: dict[str, Any] = {
             "run_id": self._run_id,
             "session_id": self.session_id,
-            "advert": advert.write(said, self._identity.key),
+            "advert": advert.sign_advert(said, self._identity.key),
             "state": state,
             "applied_version": self.newest,
             "held_version": self.newest,

@@ -53,7 +53,7 @@ async def reach(address: str) -> float:
 
 async def visit(ticket_line: str) -> Visit:
     """Connect as a fresh identity, report, be told what to do, ask for the status, and leave."""
-    ticket = ticket_protocol.read(ticket_line, now_unix_s=time.time())
+    ticket = ticket_protocol.parse_ticket(ticket_line, now_unix_s=time.time())
     identity = new_identity()
     (learner,) = (
         info for info in group_by_peer(ticket.addresses) if info.peer == ticket.learner_peer
@@ -81,7 +81,7 @@ async def visit(ticket_line: str) -> Visit:
                     beat = Heartbeat(
                         run_id=ticket.run_id,
                         session_id="newcomer",
-                        advert=advert.write(said, identity.key),
+                        advert=advert.sign_advert(said, identity.key),
                         state=state,
                         applied_version=None,
                         held_version=None,

@@ -73,7 +73,7 @@ class Scene:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.ticket = ticket_protocol.read(order.ticket, now_unix_s=time.time())
+        self.ticket = ticket_protocol.parse_ticket(order.ticket, now_unix_s=time.time())
         self.learner = target_of(self.ticket.addresses[0])
         self.nodes = tuple(target_of(address) for address in order.nodes)
         self.num_tried = 0

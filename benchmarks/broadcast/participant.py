@@ -30,7 +30,7 @@ from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_l
 from echo2swarm.weights.store.payload import Payload
 from echo2swarm.weights.publish import PolicyRules, publish_version
 from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
@@ -137,7 +137,7 @@ async def _follow(
     store = library.store
     if args.role == "garbage":
         store = cast("PayloadStore", _GarbageStore(store))
-    shunned = Shunned()
+    shunned = BanList()
     if not args.star:
         ChunkServer(network, store, traffic, shunned=shunned)
 

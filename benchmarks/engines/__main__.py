@@ -28,7 +28,7 @@ from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import UsageError
 from echo2swarm.models.folder import TOKENIZER
 from echo2swarm.models.resolve import EMBEDDED, resolve_model
-from node.engine.options import Options, TransformersOptions, VllmOptions
+from node.engine.options import EngineOptions, TransformersOptions, VllmOptions
 from protocols.sampling import SamplingParams
 
 LEAST_RATIO: Final = 0.95
@@ -64,7 +64,7 @@ def works_of(tokenizer: Tokenizer, *, is_quick: bool) -> tuple[Work, ...]:
 
 
 async def measure(
-    kinds: dict[str, Options],
+    kinds: dict[str, EngineOptions],
     model_dir: Path,
     works: tuple[Work, ...],
     *,
@@ -192,7 +192,7 @@ def main(
     tokenizer = Tokenizer.from_file(str(model_dir / TOKENIZER))
     works = works_of(tokenizer, is_quick=is_quick)
     max_batch = max(work.num_completions for work in works)
-    kinds: dict[str, Options] = {
+    kinds: dict[str, EngineOptions] = {
         "transformers": TransformersOptions(device="cpu", threads=threads, max_batch=max_batch)
     }
     if vllm_python:

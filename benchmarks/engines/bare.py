@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from echo2swarm.processes.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve_parent
 from protocols.codec import Message
 from protocols.sampling import SamplingParams
 
@@ -61,4 +61,4 @@ def serve_bare(bare: Bare) -> None:
             case RunBare():
                 return bare.run(call)
 
-    serve(BareCall, handle)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(BareCall, handle)  # type: ignore[arg-type]  # a union is no type[R]

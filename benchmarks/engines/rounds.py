@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from benchmarks.engines.bare import BareRan, OpenBare, RunBare
 from echo2swarm.processes.parent import Child, open_child
 from node.engine.base import EngineEvent, EngineReady, PolicyFiles
-from node.engine.options import Options, to_argument
+from node.engine.options import EngineOptions, to_argument
 from node.engine.process import ProcessEngine, engine_spec, open_engine
 from protocols.ids import PolicyVersion
 from protocols.leases import LeasedGroup, SampleSpec
@@ -67,7 +67,7 @@ class Pair:
 
     engine: ProcessEngine
     bare: Child
-    options: Options
+    options: EngineOptions
     is_up: trio.Event
     """The engine answers."""
 
@@ -93,7 +93,7 @@ def make_prompts(tokenizer: Tokenizer, work: Work, *, seed: int) -> tuple[bytes,
 
 
 @asynccontextmanager
-async def open_pair(kind: str, options: Options) -> AsyncIterator[Pair]:
+async def open_pair(kind: str, options: EngineOptions) -> AsyncIterator[Pair]:
     """Start both processes; they come up meanwhile."""
     spec = engine_spec(kind, options)
     is_up = trio.Event()

@@ -117,14 +117,14 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
     partial.mkdir()
     try:
         make(partial)
-        seal(partial)
+        write_seal(partial)
         partial.rename(folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def seal(folder: Path) -> None:
+def write_seal(folder: Path) -> None:
     """Write down what ``folder`` holds, for :func:`is_intact`."""
     files = {
         path.name: {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}

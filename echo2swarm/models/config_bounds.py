@@ -50,7 +50,7 @@ MAX_POSITIONS: Final = 1 << 24
 _MAX_DEPTH: Final = 8
 
 
-def check_config(config: Mapping[str, Any], shapes: Shapes) -> None:
+def check_model_config(config: Mapping[str, Any], shapes: Shapes) -> None:
     """See that a config asks for no more than its weights bear out, and for no code.
 
     Args:

@@ -93,7 +93,7 @@ def _remedy() -> str:
 
 
 def _convert(gguf: Path, folder: Path, say: Say) -> None:
-    from echo2swarm.models.gguf_llama import convert  # noqa: PLC0415 - slow to import
+    from echo2swarm.models.gguf_llama import convert_gguf  # noqa: PLC0415 - slow to import
 
     if (found := sha256_of(gguf)) != GGUF_SHA256:
         raise StoreError(
@@ -101,4 +101,4 @@ def _convert(gguf: Path, folder: Path, say: Say) -> None:
             f"{_remedy()}"
         )
     say("converting it to bfloat16 safetensors (once)")
-    convert(gguf, folder)
+    convert_gguf(gguf, folder)

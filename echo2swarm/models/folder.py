@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.models.config_bounds import check_config
+from echo2swarm.models.config_bounds import check_model_config
 from echo2swarm.weights.file_names import is_asset_name
 
 CONFIG: Final = "config.json"
@@ -40,7 +40,7 @@ def check_model_folder(folder: Path) -> Path:
             f"model folder {folder} has no .safetensors file; "
             "convert its weights (pickled ones are not read)"
         )
-    check_config(read_config(folder), tensor_shapes(folder))
+    check_model_config(read_config(folder), tensor_shapes(folder))
     if not (folder / TOKENIZER).is_file():
         raise ConfigError(
             f"model folder {folder} has no {TOKENIZER}; save its fast tokenizer there"

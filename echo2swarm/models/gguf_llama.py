@@ -37,7 +37,7 @@ _NAMES: Final = {
 }
 
 
-def convert(gguf_path: Path, folder: Path) -> None:
+def convert_gguf(gguf_path: Path, folder: Path) -> None:
     """Write weights, config and tokenizer of ``gguf_path`` into ``folder``."""
     reader = GGUFReader(gguf_path)
     metadata = {name: field.contents() for name, field in reader.fields.items()}

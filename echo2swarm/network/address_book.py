@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from echo2swarm.system.errors import StoreError
-from echo2swarm.network.addresses import merge
+from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.base import PeerInfo
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, RunId, public_key_of
@@ -46,7 +46,7 @@ class AddressBook:
     def saw(self, info: PeerInfo, *, now_unix_s: float) -> None:
         """Note that ``info.peer`` is there now; its newest addresses come first."""
         old = self._entries.get(info.peer)
-        addresses = merge(info.addresses, old.addresses if old else ())
+        addresses = merge_addresses(info.addresses, old.addresses if old else ())
         if not addresses:
             return
         self._entries[info.peer] = _Entry(info.peer, addresses, max(now_unix_s, 0.0))
@@ -88,7 +88,7 @@ class AddressBook:
         return cls(run, file.peers)
 
 
-def load(path: Path, run: RunId) -> AddressBook:
+def load_address_book(path: Path, run: RunId) -> AddressBook:
     """Return the book in ``path``; an empty one if there is none, or none that can be read."""
     try:
         with path.open("rb") as file:

@@ -54,7 +54,7 @@ def group_by_peer(addresses: Iterable[str]) -> tuple[PeerInfo, ...]:
     return tuple(PeerInfo(peer=p, addresses=tuple(places)) for p, places in found.items())
 
 
-def merge(first: Iterable[str], *more: Iterable[str]) -> tuple[str, ...]:
+def merge_addresses(first: Iterable[str], *more: Iterable[str]) -> tuple[str, ...]:
     """Return the addresses of all arguments once each, the first mentioned first, bounded."""
     merged = dict.fromkeys(first)
     for addresses in more:

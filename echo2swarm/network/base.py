@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from echo2swarm.system.errors import NetworkError
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId
 
 
@@ -101,7 +101,7 @@ class IncomingStream(Stream, Protocol):
 Handler = Callable[[Stream], Awaitable[None]]
 """Serves one incoming stream; the stream is closed when it returns, reset when it raises."""
 
-Validator = Callable[[PeerId, bytes], Fate]
+Validator = Callable[[PeerId, bytes], Validation]
 """Asked about every gossip message (author, data) before it is delivered or forwarded."""
 
 
@@ -242,7 +242,7 @@ class Network(Protocol):
         ...
 
     async def put_record(self, key: str, value: bytes) -> None:
-        """Store a sealed advert in the DHT under :func:`protocols.advert.key_of`.
+        """Store a sealed advert in the DHT under :func:`protocols.advert.dht_key_of`.
 
         Raises:
             LocalProtocolError: it is not an advert for ``key``, signed by its peer.

@@ -19,7 +19,7 @@ import trio
 
 from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network import address_book
-from echo2swarm.network.addresses import group_by_peer, merge
+from echo2swarm.network.addresses import group_by_peer, merge_addresses
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.admission.dial_policy import target_of
@@ -92,7 +92,7 @@ class Discovery:
         self._book_path = book_path
         self._book = address_book.AddressBook(run)
         if book_path is not None:
-            self._book = address_book.load(book_path, run)
+            self._book = address_book.load_address_book(book_path, run)
         self._unreachable: dict[PeerId, set[str]] = {}
         self._trouble = ""
 
@@ -190,7 +190,7 @@ class Discovery:
         if not self._network.connected_peers():
             return None
         info = PeerInfo(
-            peer=self._learner, addresses=merge(await self._look_up(self._learner), known)
+            peer=self._learner, addresses=merge_addresses(await self._look_up(self._learner), known)
         )
         return info if info.addresses and await self._reach(info, told_by=_DHT) else None
 
@@ -199,18 +199,18 @@ class Discovery:
         own: tuple[str, ...] = ()
         found: PeerInfo | None = None
         try:
-            record = await self._network.get_record(advert.key_of(self._run, peer))
+            record = await self._network.get_record(advert.dht_key_of(self._run, peer))
             if record is not None:
-                said = group_by_peer(advert.read(record, run=self._run, peer=peer).addresses)
+                said = group_by_peer(advert.verify_advert(record, run=self._run, peer=peer).addresses)
                 own = next((info.addresses for info in said if info.peer == peer), ())
             found = await self._network.find_peer(peer)
         except (NetworkError, RemoteProtocolError) as exc:
             _log.debug("peer.not_looked_up", peer=short(peer), error=str(exc))
-        return merge(own, found.addresses if found else ())
+        return merge_addresses(own, found.addresses if found else ())
 
     def _known_addresses(self, peer: PeerId) -> tuple[str, ...]:
         known = (info.addresses for info in (*self._boot, *self._book.peers()) if info.peer == peer)
-        return merge((), *known)
+        return merge_addresses((), *known)
 
     async def _keep_learner(self) -> NoReturn:
         while True:
@@ -276,7 +276,7 @@ class Discovery:
         try:
             await self._network.provide(rendezvous_key(self._run))
             await self._network.put_record(
-                advert.key_of(self._run, self._network.peer), self._sealed_advert()
+                advert.dht_key_of(self._run, self._network.peer), self._sealed_advert()
             )
         except NetworkError as exc:
             _log.debug("self.not_announced", error=str(exc))

@@ -22,7 +22,7 @@ def check_record(key: str, value: bytes) -> NodeAdvert:
     """
     match key.split("/"):
         case ["", namespace, run, peer] if namespace == NAMESPACE:
-            return advert.read(value, run=RunId(run), peer=PeerId(peer))
+            return advert.verify_advert(value, run=RunId(run), peer=PeerId(peer))
         case _:
             raise MalformedMessageError(f"{key[:120]!r} is not the key of an advert")
 

@@ -18,7 +18,7 @@ from echo2swarm.network.served_stream import ServedStream
 from echo2swarm.network.admission.stream_seats import Seat, Seats
 from echo2swarm.network.admission.throttle import Rates, Throttle
 from protocols.errors import RemoteProtocolError
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId, short
 
 GOSSIP_QUEUE_MESSAGES = 256
@@ -144,7 +144,7 @@ class Subscription:
             return f"by {short(author)}, who has nothing to say here"
         return ""
 
-    def judge(self, author: PeerId, data: bytes) -> Fate:
+    def judge(self, author: PeerId, data: bytes) -> Validation:
         """Ask the validator; one that raises rejects."""
         try:
             return self._validator(author, data)
@@ -152,7 +152,7 @@ class Subscription:
             self.warn("gossip.rejected", author, str(exc), reason=exc.reason.value)
         except Exception:
             _log.exception("validator.failed", topic=self._topic, peer=short(author))
-        return Fate.REJECT
+        return Validation.REJECT
 
     def warn(self, event: str, peer: PeerId, error: str, **fields: str) -> None:
         """Log what a peer did wrong, unless much of that was logged lately."""

@@ -6,16 +6,16 @@ from math import ceil, isfinite
 from typing import Final
 
 from echo2swarm.scheduling.capacity import (
-    Binds,
+    BindingLimit,
     Delays,
     Forecast,
-    Workload,
+    LearnerLoad,
     forecast,
     max_publish_every,
     min_staleness,
 )
 from echo2swarm.text.format import format_mbit, format_percent, format_rate, format_seconds, printable
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Shortfall
 from echo2swarm.scheduling.selection import select
 
 FREE_BELOW: Final = 1.25
@@ -38,7 +38,7 @@ class Situation:
     """None before the first update."""
     broadcast_s: float = 0.0
     """B, measured."""
-    offers: Sequence[Offer] = ()
+    offers: Sequence[NodeOffer] = ()
     """Those present."""
     limits: Limits = field(default_factory=Limits)
     shortfall: Shortfall | None = None
@@ -67,11 +67,11 @@ def advise(situation: Situation) -> str:
         return unknown
     found = forecast(need.workload, situation.delays, rollouts_per_s=situation.supply)
     match found.binds:
-        case Binds.LATENCY:
+        case BindingLimit.LATENCY:
             return _late(situation, need, found)
-        case Binds.SUPPLY:
+        case BindingLimit.SUPPLY:
             return _short(situation, need, found)
-        case Binds.LEARNER:
+        case BindingLimit.LEARNER:
             return _enough(situation, need, found)
 
 
@@ -145,7 +145,7 @@ def _superfluous(situation: Situation, need: Need) -> str:
     return f"{_count(number)} could be released{saving}"
 
 
-def _staleness(workload: Workload, delays: Delays, supply: float) -> list[str]:
+def _staleness(workload: LearnerLoad, delays: Delays, supply: float) -> list[str]:
     """Return the bound that covers the delays with the supply there is."""
     smallest = min_staleness(workload, delays, rollouts_per_s=supply)
     if workload.max_staleness < smallest <= MAX_STALENESS:
@@ -153,7 +153,7 @@ def _staleness(workload: Workload, delays: Delays, supply: float) -> list[str]:
     return []
 
 
-def _publish_every(workload: Workload, delays: Delays) -> list[str]:
+def _publish_every(workload: LearnerLoad, delays: Delays) -> list[str]:
     largest = max_publish_every(workload, delays)
     if largest is not None and largest < workload.publish_every:
         return [f"publish every {largest} steps" if largest > 1 else "publish every step"]
@@ -207,7 +207,7 @@ def _nodes(situation: Situation, lacking: float) -> list[str]:
     return [f"add {_count(count)} like {name}" if name else f"add {_count(count)}"]
 
 
-def _best_value(offers: Sequence[Offer], *, at_least: float) -> Offer | None:
+def _best_value(offers: Sequence[NodeOffer], *, at_least: float) -> NodeOffer | None:
     """Return the offer whose rollouts cost least, of those that are not hopelessly slow."""
     known = [o for o in offers if o.rollouts_per_s and o.rollouts_per_s >= at_least]
     return min(

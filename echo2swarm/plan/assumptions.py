@@ -14,7 +14,7 @@ import msgspec
 from echo2swarm.system.errors import ConfigError
 from echo2swarm.text.toml_docs import comment, default_of, field_docs, summary, toml_of
 from echo2swarm.scheduling.selection.offers import MAX_OFFERS
-from echo2swarm.text.toml_tables import convert
+from echo2swarm.text.toml_tables import convert_table
 
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
@@ -33,7 +33,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Base of every table: immutable, and unknown keys are an error."""
 
 
-class LearnerTable(Table, frozen=True):
+class PlanLearnerTable(Table, frozen=True):
     """The machine that trains, and what it does in a step."""
 
     prompts_per_step: Count = 128
@@ -65,7 +65,7 @@ class WeightsTable(Table, frozen=True):
     """Of these, in which it samples nothing; left out, load_s: all of them."""
 
 
-class RolloutTable(Table, frozen=True):
+class PlanRolloutTable(Table, frozen=True):
     """How rollouts are made."""
 
     rollout_s: Seconds = 60.0
@@ -145,15 +145,15 @@ class CentralTable(Table, frozen=True):
 class Assumptions(Table, frozen=True):
     """All of it."""
 
-    learner: LearnerTable = LearnerTable()
+    learner: PlanLearnerTable = PlanLearnerTable()
     weights: WeightsTable = WeightsTable()
-    rollouts: RolloutTable = RolloutTable()
+    rollouts: PlanRolloutTable = PlanRolloutTable()
     limits: LimitsTable = LimitsTable()
     central: CentralTable | None = None
     offer: Annotated[tuple[OfferTable, ...], msgspec.Meta(max_length=MAX_KINDS)] = ()
 
 
-def load(path: Path) -> Assumptions:
+def load_assumptions(path: Path) -> Assumptions:
     """Return what the file at ``path`` says, checked.
 
     Raises:
@@ -174,12 +174,12 @@ def load(path: Path) -> Assumptions:
     except (tomllib.TOMLDecodeError, RecursionError) as exc:
         raise ConfigError(f"{path}: not valid TOML: {exc}") from None
     try:
-        return check(convert(table, Assumptions))
+        return check_assumptions(convert_table(table, Assumptions))
     except ConfigError as exc:
         raise ConfigError(f"{path}: {exc}") from None
 
 
-def check(assumptions: Assumptions) -> Assumptions:
+def check_assumptions(assumptions: Assumptions) -> Assumptions:
     """Return ``assumptions``, of which none contradicts another.
 
     Raises:
@@ -231,7 +231,7 @@ EXAMPLE_OFFERS: Final = (
 )
 EXAMPLE_CENTRAL: Final = CentralTable(rollouts_per_s=2.2, usd_per_hour=2.4, broadcast_s=5.0)
 EXAMPLE: Final = Assumptions(
-    learner=LearnerTable(usd_per_hour=19.2, upload_mbit=1000.0),
+    learner=PlanLearnerTable(usd_per_hour=19.2, upload_mbit=1000.0),
     weights=WeightsTable(payload_mb=400.0, load_s=5.0),
     central=EXAMPLE_CENTRAL,
     offer=EXAMPLE_OFFERS,
@@ -242,7 +242,7 @@ _HEAD: Final = """\
 """
 
 
-def example() -> str:
+def example_assumptions() -> str:
     """Return a file of assumptions with every key explained."""
     names = ("learner", "weights", "rollouts", "limits", "central")
     parts = [

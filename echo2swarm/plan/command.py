@@ -9,7 +9,7 @@ from msgspec import structs
 from rich.console import Console
 
 from echo2swarm.system.errors import UsageError
-from echo2swarm.plan.assumptions import Assumptions, LimitsTable, check, load
+from echo2swarm.plan.assumptions import Assumptions, LimitsTable, check_assumptions, load_assumptions
 from echo2swarm.plan.measured import from_run
 from echo2swarm.plan.plan import make_plan
 from echo2swarm.plan.plot import write_plot
@@ -61,7 +61,7 @@ def _assumptions(options: PlanOptions) -> Assumptions:
             "a plan needs a file of assumptions or --run RUN_DIR; `swarm plan --example` prints a "
             "file to begin with"
         )
-    base = None if options.file is None else load(options.file)
+    base = None if options.file is None else load_assumptions(options.file)
     if options.max_staleness is not None:
         limits = LimitsTable() if base is None else base.limits
         limits = structs.replace(
@@ -69,7 +69,7 @@ def _assumptions(options: PlanOptions) -> Assumptions:
             max_staleness=options.max_staleness,
             min_staleness=min(limits.min_staleness, options.max_staleness),
         )
-        base = check(structs.replace(base or Assumptions(), limits=limits))
+        base = check_assumptions(structs.replace(base or Assumptions(), limits=limits))
     if options.run_dir is not None:
         return from_run(options.run_dir, base)
     assert base is not None  # noqa: S101 - one of them was named

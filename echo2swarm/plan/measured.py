@@ -11,12 +11,12 @@ from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.system.jsonl import read_jsonl
 from echo2swarm.plan.assumptions import (
     Assumptions,
-    LearnerTable,
+    PlanLearnerTable,
     LimitsTable,
     OfferTable,
-    RolloutTable,
+    PlanRolloutTable,
     WeightsTable,
-    check,
+    check_assumptions,
 )
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.status.client import read_status
@@ -63,7 +63,7 @@ def from_run(run_dir: Path, base: Assumptions | None) -> Assumptions:
             "next steps"
         )
     try:
-        return check(
+        return check_assumptions(
             structs.replace(
                 found,
                 learner=_learner(status, steps, train_s, found.learner),
@@ -81,14 +81,14 @@ def _steps(path: Path) -> list[dict[str, object]]:
 
 
 def _learner(
-    status: StatusReply, steps: list[dict[str, object]], train_s: float, base: LearnerTable
-) -> LearnerTable:
+    status: StatusReply, steps: list[dict[str, object]], train_s: float, base: PlanLearnerTable
+) -> PlanLearnerTable:
     num_tokens, num_rollouts = (
         sum(x for step in steps if isinstance(x := step.get(key), int | float))
         for key in ("num_tokens", "num_rollouts")
     )
     upload = status.upload_bytes_per_s
-    return LearnerTable(
+    return PlanLearnerTable(
         prompts_per_step=max(1, status.rollouts_per_step // max(1, status.group_size)),
         group_size=max(1, status.group_size),
         tokens_per_rollout=(
@@ -117,7 +117,7 @@ def _weights(run_dir: Path, status: StatusReply, base: WeightsTable) -> WeightsT
     )
 
 
-def _rollouts(rollout: Quantity, base: RolloutTable) -> RolloutTable:
+def _rollouts(rollout: Quantity, base: PlanRolloutTable) -> PlanRolloutTable:
     return structs.replace(base, rollout_s=rollout.p95, rollout_p50_s=rollout.p50)
 
 

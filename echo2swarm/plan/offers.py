@@ -6,18 +6,18 @@ from typing import Final
 
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.plan.assumptions import Assumptions, OfferTable
-from echo2swarm.scheduling.selection import Limits, Need, Offer, effective
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, effective
 from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
 
 MBIT: Final = 1e6 / 8
 """Bytes."""
 
 
-def offer_of(table: OfferTable, assumptions: Assumptions) -> Offer:
+def offer_of(table: OfferTable, assumptions: Assumptions) -> NodeOffer:
     """Return an offer in the words of the selector."""
     rate, std = effective(table.rollouts_per_s, availability=table.availability)
     stay_h = table.expected_stay_h
-    return Offer(
+    return NodeOffer(
         key=table.name,
         usd_per_hour=table.usd_per_hour,
         rollouts_per_s=rate,
@@ -33,7 +33,7 @@ def offer_of(table: OfferTable, assumptions: Assumptions) -> Offer:
 
 
 def fills(
-    offers: Sequence[Offer], limits: Limits, supplies: Iterable[float]
+    offers: Sequence[NodeOffer], limits: Limits, supplies: Iterable[float]
 ) -> list[dict[str, int]]:
     """Return the sets of best value that supply as much, within the limits."""
     by_value = sorted(
@@ -48,7 +48,7 @@ def fills(
     return found
 
 
-def _fill(by_value: Sequence[Offer], limits: Limits, supply: float) -> dict[str, int]:
+def _fill(by_value: Sequence[NodeOffer], limits: Limits, supply: float) -> dict[str, int]:
     nodes: dict[str, int] = {}
     left, number = supply, limits.max_nodes or inf
     money = inf if limits.max_usd_per_hour is None else limits.max_usd_per_hour
@@ -68,23 +68,23 @@ def _fill(by_value: Sequence[Offer], limits: Limits, supply: float) -> dict[str,
     return nodes
 
 
-def _is_allowed(offer: Offer, limits: Limits) -> bool:
+def _is_allowed(offer: NodeOffer, limits: Limits) -> bool:
     return (
         limits.max_node_usd_per_hour is None or offer.usd_per_hour <= limits.max_node_usd_per_hour
     )
 
 
-def supply_of(offers: Sequence[Offer], nodes: Mapping[str, int]) -> float:
+def supply_of(offers: Sequence[NodeOffer], nodes: Mapping[str, int]) -> float:
     """Return what ``nodes`` make together."""
     return sum((o.rollouts_per_s or 0.0) * nodes.get(o.key, 0) for o in offers)
 
 
-def price_of(offers: Sequence[Offer], nodes: Mapping[str, int]) -> float:
+def price_of(offers: Sequence[NodeOffer], nodes: Mapping[str, int]) -> float:
     """Return what an hour of ``nodes`` costs."""
     return sum(o.usd_per_hour * nodes.get(o.key, 0) for o in offers)
 
 
-def broadcast_s_of(need: Need, offers: Sequence[Offer], nodes: Mapping[str, int]) -> float:
+def broadcast_s_of(need: Need, offers: Sequence[NodeOffer], nodes: Mapping[str, int]) -> float:
     """Return how long a broadcast to ``nodes`` takes."""
     source = need.source_bytes_per_s
     if not need.has_links or source is None or not nodes:

@@ -8,7 +8,7 @@ from typing import Final
 from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
-    Workload,
+    LearnerLoad,
     forecast,
     min_staleness,
     paper_rollouts_per_s,
@@ -33,7 +33,7 @@ _SUPPLIES: Final = (0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class PlanOption:
     """One way to run it."""
 
     max_staleness: int
@@ -65,10 +65,10 @@ class Option:
         return sum(self.nodes.values())
 
 
-def workload_of(assumptions: Assumptions, *, bound: int, every: int) -> Workload:
+def workload_of(assumptions: Assumptions, *, bound: int, every: int) -> LearnerLoad:
     """Return what the learner does."""
     learner, weights = assumptions.learner, assumptions.weights
-    return Workload(
+    return LearnerLoad(
         rollouts_per_step=learner.prompts_per_step * learner.group_size,
         train_s=learner.train_s,
         overhead_s=learner.overhead_s,
@@ -78,7 +78,7 @@ def workload_of(assumptions: Assumptions, *, bound: int, every: int) -> Workload
     )
 
 
-class Question:
+class PlanInputs:
     """The assumptions, in the words of selector and capacity model."""
 
     def __init__(self, assumptions: Assumptions) -> None:
@@ -91,7 +91,7 @@ class Question:
             max_node_usd_per_hour=limits.max_node_usd_per_hour,
         )
 
-    def option(self, bound: int, every: int, *, effort: Effort = Effort.GREEDY) -> Option:
+    def option(self, bound: int, every: int, *, effort: Effort = Effort.GREEDY) -> PlanOption:
         """Return the cheapest set that is enough, or the best there is if none is."""
         need = self._need(bound, every)
         chosen = self._select(need, effort)
@@ -106,7 +106,7 @@ class Question:
             )
         return min(self._waiting(need), key=lambda option: option.usd_per_step)
 
-    def shortfall(self, options: Sequence[Option]) -> Shortfall | None:
+    def shortfall(self, options: Sequence[PlanOption]) -> Shortfall | None:
         """Return what lacks with the largest bound."""
         if not options:
             return None
@@ -141,7 +141,7 @@ class Question:
         window_s = need.workload.publish_every * need.workload.fed_period_s
         return broadcast_s - load_s <= window_s * (1 + 1e-9)
 
-    def _waiting(self, need: Need) -> list[Option]:
+    def _waiting(self, need: Need) -> list[PlanOption]:
         """Return options with more and more nodes, the best value first; the learner waits."""
         wanted = need.workload.rollouts_per_step / need.workload.fed_period_s
         result = [
@@ -170,7 +170,7 @@ class Question:
         broadcast_s: float,
         nodes_usd_per_hour: float,
         is_enough: bool,
-    ) -> Option:
+    ) -> PlanOption:
         learner, rollouts = self._assumptions.learner, self._assumptions.rollouts
         workload = need.workload
         spread = prior(rollouts.rollout_p50_s or rollouts.rollout_s, p95=rollouts.rollout_s)
@@ -184,7 +184,7 @@ class Question:
         usd_per_hour = learner.usd_per_hour + nodes_usd_per_hour
         usd_per_step = usd_per_hour / 3600 * found.period_s if isfinite(found.period_s) else inf
         tokens = workload.rollouts_per_step * learner.tokens_per_rollout
-        return Option(
+        return PlanOption(
             max_staleness=workload.max_staleness,
             publish_every=workload.publish_every,
             nodes=dict(nodes),

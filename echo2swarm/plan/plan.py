@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import structs
 
 from echo2swarm.plan.assumptions import Assumptions, OfferTable
-from echo2swarm.plan.options import Option, Question, workload_of
+from echo2swarm.plan.options import PlanOption, PlanInputs, workload_of
 from echo2swarm.scheduling.selection import Effort, Shortfall
 
 EQUAL_COST: Final = 1.01
@@ -43,9 +43,9 @@ class Baseline:
 class Plan:
     """The answer."""
 
-    best: Option | None
+    best: PlanOption | None
     """None if nothing that is allowed keeps the learner busy."""
-    by_staleness: tuple[Option, ...]
+    by_staleness: tuple[PlanOption, ...]
     """The best for each bound considered: the trade-off."""
     baselines: tuple[Baseline, ...]
     shortfall: Shortfall | None
@@ -54,7 +54,7 @@ class Plan:
 
 def make_plan(assumptions: Assumptions) -> Plan:
     """Return the plan that follows from ``assumptions``."""
-    question = Question(assumptions)
+    question = PlanInputs(assumptions)
     options = [
         _best_with(question, bound, periods)
         for bound in _bounds(assumptions)
@@ -69,7 +69,7 @@ def make_plan(assumptions: Assumptions) -> Plan:
     )
 
 
-def baselines(assumptions: Assumptions, best: Option | None) -> tuple[Baseline, ...]:
+def baselines(assumptions: Assumptions, best: PlanOption | None) -> tuple[Baseline, ...]:
     """Return what the centralised alternatives would do and cost."""
     central = assumptions.central
     if central is None:
@@ -116,7 +116,7 @@ def baselines(assumptions: Assumptions, best: Option | None) -> tuple[Baseline, 
     return tuple(result)
 
 
-def _best_with(question: Question, bound: int, periods: Sequence[int]) -> Option:
+def _best_with(question: PlanInputs, bound: int, periods: Sequence[int]) -> PlanOption:
     """Return the cheapest option with one bound, whatever the period of publication."""
     found = [question.option(bound, every) for every in periods]
     best = min(found, key=lambda o: (not o.is_enough, o.usd_per_step))
@@ -140,7 +140,7 @@ def _periods(assumptions: Assumptions, bound: int) -> list[int]:
     return list(range(1, min(bound + 1, _MAX_PUBLISH_EVERY) + 1))
 
 
-def _best(options: Sequence[Option]) -> Option | None:
+def _best(options: Sequence[PlanOption]) -> PlanOption | None:
     enough = [option for option in options if option.is_enough]
     if not enough:
         return None

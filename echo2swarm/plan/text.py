@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from echo2swarm.scheduling.capacity import Binds
+from echo2swarm.scheduling.capacity import BindingLimit
 from echo2swarm.text.format import (
     MISSING,
     format_mbit,
@@ -19,7 +19,7 @@ from echo2swarm.text.format import (
     printable,
 )
 from echo2swarm.plan.assumptions import Assumptions
-from echo2swarm.plan.options import Option
+from echo2swarm.plan.options import PlanOption
 from echo2swarm.plan.plan import Baseline, Plan
 from echo2swarm.scheduling.selection import Shortfall
 
@@ -78,7 +78,7 @@ def _wishes(lacks: Shortfall | None) -> list[str]:
     return wishes
 
 
-def _best(best: Option, assumptions: Assumptions) -> Table:
+def _best(best: PlanOption, assumptions: Assumptions) -> Table:
     found = best.forecast
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
@@ -107,20 +107,20 @@ def _best(best: Option, assumptions: Assumptions) -> Table:
     return grid
 
 
-def _slack(best: Option) -> str:
+def _slack(best: PlanOption) -> str:
     if best.min_staleness > best.max_staleness:
         return f"{best.min_staleness} would do with fewer nodes"
     return f"{best.min_staleness} needed"
 
 
-def _nodes(option: Option) -> str:
+def _nodes(option: PlanOption) -> str:
     counted = sorted(option.nodes.items(), key=lambda item: (-item[1], item[0]))
     listed = ", ".join(f"{n} x {printable(name, max_chars=60)}" for name, n in counted[:12])
     more = f", and {len(counted) - 12} kinds more" if len(counted) > 12 else ""
     return listed + more or "nobody"
 
 
-def _broadcast(best: Option, assumptions: Assumptions) -> str:
+def _broadcast(best: PlanOption, assumptions: Assumptions) -> str:
     payload_mb, upload = assumptions.weights.payload_mb, assumptions.learner.upload_mbit
     text = f"{format_seconds(best.broadcast_s)} from publishing to sampling"
     if payload_mb and upload:
@@ -173,17 +173,17 @@ def _curve(plan: Plan) -> Table:
     return table
 
 
-def _remark(option: Option) -> str:
+def _remark(option: PlanOption) -> str:
     if option.is_enough:
         return ""
     if not option.nodes:
         return "nobody can work"
     match option.forecast.binds:
-        case Binds.LATENCY:
+        case BindingLimit.LATENCY:
             return "waits for versions"
-        case Binds.SUPPLY:
+        case BindingLimit.SUPPLY:
             return "waits for rollouts"
-        case Binds.LEARNER:
+        case BindingLimit.LEARNER:
             return "busy, but with no reserve"
 
 

@@ -17,13 +17,13 @@ import msgspec
 from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
-    Answer,
+    ChildReply,
     Call,
     Cancel,
     Failure,
     FromParent,
-    Kind,
-    Progress,
+    FrameKind,
+    CallProgress,
 )
 from echo2swarm.processes.worker import OnProgress, end_orphan, write_traceback
 from protocols.framing import FrameDecoder, frame
@@ -33,7 +33,7 @@ R = TypeVar("R")
 Handle = Callable[[R, OnProgress], Awaitable[msgspec.Struct]]
 
 
-async def serve(
+async def serve_parent_async(
     calls: type[R], handle: Handle[R], *, cancellable: tuple[type[msgspec.Struct], ...] = ()
 ) -> None:
     """Answer calls until the parent closes the socket; then end the process.
@@ -100,19 +100,19 @@ class _Server:
 
     async def answer(self, call: Call) -> None:
         def on_progress(what: str, done: float, total: float) -> None:
-            self._send(call.call_id, Kind.PROGRESS, Progress(what, done, total))
+            self._send(call.call_id, FrameKind.PROGRESS, CallProgress(what, done, total))
 
         try:
             result = await self._handle(self._decoder.decode(call.body), on_progress)
         except Exception as exc:
             write_traceback(exc)
             failure = Failure(type(exc).__name__, str(exc)[:4000])
-            self._send(call.call_id, Kind.ERROR, failure)
+            self._send(call.call_id, FrameKind.ERROR, failure)
         else:
-            self._send(call.call_id, Kind.RESULT, result)
+            self._send(call.call_id, FrameKind.RESULT, result)
         with suppress(ConnectionError):
             await self._writer.drain()
 
-    def _send(self, call_id: int, kind: Kind, body: msgspec.Struct) -> None:
+    def _send(self, call_id: int, kind: FrameKind, body: msgspec.Struct) -> None:
         raw = msgspec.Raw(msgspec.msgpack.encode(body))
-        self._writer.write(frame(msgspec.msgpack.encode(Answer(call_id, kind, raw))))
+        self._writer.write(frame(msgspec.msgpack.encode(ChildReply(call_id, kind, raw))))

@@ -26,12 +26,12 @@ from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
-    Answer,
+    ChildReply,
     Call,
     Cancel,
     Failure,
-    Kind,
-    Progress,
+    FrameKind,
+    CallProgress,
 )
 from echo2swarm.system.errors import ChildError
 from protocols.errors import RemoteProtocolError
@@ -48,9 +48,9 @@ _NUM_LAST_LINES: Final = 3
 
 
 class _Pending:
-    def __init__(self, on_progress: Callable[[Progress], None] | None) -> None:
+    def __init__(self, on_progress: Callable[[CallProgress], None] | None) -> None:
         self.done = trio.Event()
-        self.answer: Answer | None = None
+        self.answer: ChildReply | None = None
         self.on_progress = on_progress
 
 
@@ -98,7 +98,7 @@ class Child:
         kind: type[T],
         *,
         timeout_s: float = math.inf,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> T:
         """Send ``message`` and return the child's answer.
 
@@ -130,7 +130,7 @@ class Child:
         answer = pending.answer
         if answer is None:
             raise ChildError(self._obituary())
-        if answer.kind is Kind.ERROR:
+        if answer.kind is FrameKind.ERROR:
             failure = msgspec.msgpack.decode(answer.body, type=Failure)
             raise ChildError(
                 f"{self.name}: {failure.error}: {failure.message}", error=failure.error
@@ -196,7 +196,7 @@ class Child:
 
     async def _take_answers(self) -> None:
         frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
-        decoder = msgspec.msgpack.Decoder(Answer)
+        decoder = msgspec.msgpack.Decoder(ChildReply)
         try:
             while data := await self._stream.receive_some(1 << 20):
                 for payload in frames.feed(data):
@@ -206,13 +206,13 @@ class Child:
         except (RemoteProtocolError, msgspec.MsgspecError) as exc:
             log.error("child.garbled", child=self.name, error=str(exc))
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: ChildReply) -> None:
         pending = self._pending.get(answer.call_id)
         if pending is None:
             return  # the caller was cancelled
-        if answer.kind is Kind.PROGRESS:
+        if answer.kind is FrameKind.PROGRESS:
             if pending.on_progress is not None:
-                pending.on_progress(msgspec.msgpack.decode(answer.body, type=Progress))
+                pending.on_progress(msgspec.msgpack.decode(answer.body, type=CallProgress))
             return
         pending.answer = answer
         pending.done.set()

@@ -14,7 +14,7 @@ TRACEBACKS_VARIABLE: Final = "ECHO2_CHILD_TRACEBACKS"
 """Not empty if the child writes a traceback of errors that are to be expected, too."""
 
 
-class Kind(StrEnum):
+class FrameKind(StrEnum):
     """What a frame from the child is."""
 
     RESULT = "result"
@@ -41,15 +41,15 @@ class Cancel(Message, frozen=True, tag="cancel"):
 FromParent = Call | Cancel
 
 
-class Answer(Message, frozen=True):
+class ChildReply(Message, frozen=True):
     """Child to parent; any number of PROGRESS, then one RESULT or ERROR."""
 
     call_id: int
-    kind: Kind
+    kind: FrameKind
     body: msgspec.Raw
 
 
-class Progress(Message, frozen=True):
+class CallProgress(Message, frozen=True):
     """How far a long call has come."""
 
     what: str

@@ -22,13 +22,13 @@ from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
-    Answer,
+    ChildReply,
     Call,
     Cancel,
     Failure,
     FromParent,
-    Kind,
-    Progress,
+    FrameKind,
+    CallProgress,
 )
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.locales import escape_what_streams_lack
@@ -93,7 +93,7 @@ class Cancellations:
                 self._cancelled.discard(call_id)
 
 
-def serve(
+def serve_parent(
     calls: type[R],
     handle: Callable[[R, OnProgress], msgspec.Struct | Later],
     *,
@@ -121,7 +121,7 @@ def serve(
         call = inbox.get()
 
         def on_progress(what: str, done: float, total: float, call_id: int = call.call_id) -> None:
-            outbox.send(call_id, Kind.PROGRESS, Progress(what, done, total))
+            outbox.send(call_id, FrameKind.PROGRESS, CallProgress(what, done, total))
 
         with cancels.working_on(call.call_id):
             _answer(outbox, call.call_id, partial(_handled, handle, decoder, call, on_progress))
@@ -143,13 +143,13 @@ def _answer(outbox: "_Outbox", call_id: int, work: Callable[[], msgspec.Struct |
         return
     except Exception as exc:
         write_traceback(exc)
-        outbox.send(call_id, Kind.ERROR, Failure(type(exc).__name__, str(exc)[:4000]))
+        outbox.send(call_id, FrameKind.ERROR, Failure(type(exc).__name__, str(exc)[:4000]))
         return
     if isinstance(result, Later):
         arguments = (outbox, call_id, result.finish)
         threading.Thread(target=_answer, args=arguments, daemon=True).start()
     else:
-        outbox.send(call_id, Kind.RESULT, result)
+        outbox.send(call_id, FrameKind.RESULT, result)
 
 
 def write_traceback(exc: Exception) -> None:
@@ -207,9 +207,9 @@ class _Outbox:
         self._connection = connection
         self._lock = threading.Lock()
 
-    def send(self, call_id: int, kind: Kind, body: msgspec.Struct) -> None:
+    def send(self, call_id: int, kind: FrameKind, body: msgspec.Struct) -> None:
         raw = msgspec.Raw(msgspec.msgpack.encode(body))
-        data = frame(msgspec.msgpack.encode(Answer(call_id, kind, raw)))
+        data = frame(msgspec.msgpack.encode(ChildReply(call_id, kind, raw)))
         try:
             with self._lock:
                 self._connection.sendall(data)

@@ -40,7 +40,7 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
+class NodeDrift:
     """What one node, or all nodes with one engine, brought to training."""
 
     engine: str
@@ -64,7 +64,7 @@ class Contribution:
         }
 
 
-def drift_by_peer(records: Iterable[Mapping[str, Any]]) -> dict[str, Drift]:
+def drift_of_nodes(records: Iterable[Mapping[str, Any]]) -> dict[str, Drift]:
     """Return what the lines of ``metrics.jsonl`` tell of each node.
 
     Of a step done again after a crash, the last line counts; what is not of the form is left out.
@@ -81,14 +81,14 @@ def drift_by_peer(records: Iterable[Mapping[str, Any]]) -> dict[str, Drift]:
     return drifts
 
 
-def by_engine(contributions: Iterable[Contribution]) -> tuple[Contribution, ...]:
+def by_engine(contributions: Iterable[NodeDrift]) -> tuple[NodeDrift, ...]:
     """Return those of all nodes with the same engine together, by its name."""
-    engines: dict[str, Contribution] = {}
+    engines: dict[str, NodeDrift] = {}
     counts: dict[str, int] = {}
     for each in contributions:
         so_far = engines.get(each.engine)
         counts[each.engine] = counts.get(each.engine, 0) + 1
-        engines[each.engine] = Contribution(
+        engines[each.engine] = NodeDrift(
             engine=each.engine,
             node=f"all {counts[each.engine]}" if so_far else each.node,
             num_accepted=each.num_accepted + (so_far.num_accepted if so_far else 0),

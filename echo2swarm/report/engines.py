@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from echo2swarm.report.engine_drift import Contribution, by_engine
+from echo2swarm.report.engine_drift import NodeDrift, by_engine
 from echo2swarm.text.format import table_cell
 
 _HEAD: Final = (
@@ -15,7 +15,7 @@ _HEAD: Final = (
 )
 
 
-def engines_text(contributions: Sequence[Contribution]) -> str:
+def engines_text(contributions: Sequence[NodeDrift]) -> str:
     """Return a table with a line per node, and one per engine that several nodes have."""
     if not contributions:
         return "No rollout is on record."
@@ -28,7 +28,7 @@ def engines_text(contributions: Sequence[Contribution]) -> str:
     return "\n".join((*_HEAD, *rows))
 
 
-def _row(each: Contribution) -> str:
+def _row(each: NodeDrift) -> str:
     return (
         f"| {table_cell(each.engine)} | {table_cell(each.node)} | {each.num_accepted} "
         f"| {each.num_trained} | {each.drift.num_tokens} | {_small(each.drift.mean_difference)} "

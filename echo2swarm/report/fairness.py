@@ -36,7 +36,7 @@ GROUP BY 1, 2, 3, 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Kind:
+class KindShare:
     """What became of the rollouts of one kind."""
 
     name: str
@@ -57,18 +57,18 @@ class Shares:
     """All rollouts, by one thing in which they differ."""
 
     by: str
-    kinds: tuple[Kind, ...]
+    kinds: tuple[KindShare, ...]
 
-    def issued_share(self, kind: Kind) -> float:
+    def issued_share(self, kind: KindShare) -> float:
         """Return a kind's share of what was issued."""
         return _share(kind.num_issued, sum(each.num_issued for each in self.kinds))
 
-    def trained_share(self, kind: Kind) -> float:
+    def trained_share(self, kind: KindShare) -> float:
         """Return a kind's share of what was trained on."""
         return _share(kind.num_trained, sum(each.num_trained for each in self.kinds))
 
     @property
-    def starved(self) -> tuple[Kind, ...]:
+    def starved(self) -> tuple[KindShare, ...]:
         """The kinds that are trained on much less than they are issued."""
         return tuple(
             kind
@@ -114,11 +114,11 @@ def read_shares(db: sqlite3.Connection, names: Mapping[str, str]) -> tuple[Share
 
 def _count(
     rows: Iterable[tuple[Any, ...]], key: Callable[[Any], tuple[Any, str]]
-) -> tuple[Kind, ...]:
-    found: dict[tuple[Any, str], Kind] = {}
+) -> tuple[KindShare, ...]:
+    found: dict[tuple[Any, str], KindShare] = {}
     for row in rows:
         order = key(row)
-        found.setdefault(order, Kind(name=order[1])).add(*row[4:])
+        found.setdefault(order, KindShare(name=order[1])).add(*row[4:])
     return tuple(found[order] for order in sorted(found))
 
 

@@ -22,7 +22,7 @@ _BLUE, _ORANGE, _GREEN, _GREY = "#3b6fb6", "#d9822b", "#4c9a5b", "#9aa0a6"
 Draw = Callable[[RunRecord, Any], None]
 
 
-def write_plots(record: RunRecord, folder: Path) -> dict[str, str]:
+def write_run_plots(record: RunRecord, folder: Path) -> dict[str, str]:
     """Draw what the record has data for; returns file names by the name of the plot.
 
     Raises:

@@ -21,7 +21,7 @@ from echo2swarm.text.format import (
     table_cell,
 )
 from echo2swarm.report.engines import engines_text
-from echo2swarm.report.plots import write_plots
+from echo2swarm.report.plots import write_run_plots
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import (
     WINDOW_STEPS,
@@ -47,8 +47,8 @@ def write_report(run_dir: Path, out_dir: Path) -> Path:
     """
     record = _read(run_dir)
     out_dir.mkdir(parents=True, exist_ok=True)
-    plots = write_plots(record, out_dir)
-    figures = summarize(record)
+    plots = write_run_plots(record, out_dir)
+    figures = summarize_run(record)
     path = out_dir / "report.md"
     path.write_text(report_text(record, figures, plots))
     (out_dir / "report.json").write_bytes(_as_json(figures))
@@ -62,7 +62,7 @@ def figures_json(run_dir: Path) -> bytes:
         UsageError: ``run_dir`` is no directory.
         SwarmError: what lies there is damaged, or there is nothing to report on.
     """
-    return _as_json(summarize(_read(run_dir)))
+    return _as_json(summarize_run(_read(run_dir)))
 
 
 def _read(run_dir: Path) -> RunRecord:
@@ -75,7 +75,7 @@ def _as_json(figures: dict[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n"
 
 
-def summarize(record: RunRecord) -> dict[str, Any]:
+def summarize_run(record: RunRecord) -> dict[str, Any]:
     """Return the run's figures; None where the run directory does not tell."""
     gain = reward_gain(record.rewards)
     payloads = [b.payload_bytes for b in record.broadcasts if b.payload_bytes is not None]

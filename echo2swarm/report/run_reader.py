@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.report.engine_drift import Contribution, Drift, drift_by_peer
+from echo2swarm.report.engine_drift import NodeDrift, Drift, drift_of_nodes
 from echo2swarm.system.errors import StoreError, SwarmError
 from echo2swarm.system.jsonl import aside, read_jsonl
 from echo2swarm.report.run_record import (
@@ -21,7 +21,7 @@ from echo2swarm.report.run_record import (
     EvalRecord,
     Interval,
     RunRecord,
-    Span,
+    TimeSpan,
     StepRecord,
 )
 from echo2swarm.report.fairness import Shares, read_shares
@@ -103,7 +103,7 @@ def read_run(run_dir: Path) -> RunRecord:
         steps=steps,
         staleness=ledger.staleness,
         broadcasts=broadcasts,
-        training=tuple(Span(start_s=s.end_s - s.train_s, end_s=s.end_s) for s in steps),
+        training=tuple(TimeSpan(start_s=s.end_s - s.train_s, end_s=s.end_s) for s in steps),
         generation=_generation(ledger.leases, start_unix_s, names),
         learner_bytes_sent=status.payload_bytes_sent if status else None,
         nodes=nodes,
@@ -111,13 +111,13 @@ def read_run(run_dir: Path) -> RunRecord:
         worst_heartbeat_delay_s=status.worst_heartbeat_delay_s if status else None,
         missing=tuple(missing),
         shares=ledger.shares,
-        contributions=_contributions(ledger.counts, drift_by_peer(metrics), names, engines),
+        contributions=_contributions(ledger.counts, drift_of_nodes(metrics), names, engines),
         evaluations=ledger.evaluations,
         num_evaluations_dropped=ledger.num_evaluations_dropped,
     )
 
 
-def step_of(record: dict[str, Any], *, start_unix_s: float = 0.0) -> StepRecord | None:
+def step_record_of(record: dict[str, Any], *, start_unix_s: float = 0.0) -> StepRecord | None:
     """Return what a line of ``metrics.jsonl`` says of a step; None if it is about none."""
     step, unix_s = record.get("step"), record.get("unix_s")
     if not isinstance(step, int) or not isinstance(unix_s, int | float):
@@ -255,7 +255,7 @@ def _steps(metrics: Iterable[dict[str, Any]], start_unix_s: float) -> Iterator[S
     """Yield the steps in order; of one done again after a crash, the last counts."""
     by_step: dict[int, StepRecord] = {}
     for record in metrics:
-        step = step_of(record, start_unix_s=start_unix_s)
+        step = step_record_of(record, start_unix_s=start_unix_s)
         if step is not None:
             by_step[step.step] = step
     return (by_step[step] for step in sorted(by_step))
@@ -297,10 +297,10 @@ def _delta_bytes(events: Iterable[dict[str, Any]]) -> dict[int, int]:
 
 def _generation(
     leases: Iterable[tuple[str, float, float]], start_unix_s: float, names: dict[str, str]
-) -> tuple[tuple[str, tuple[Span, ...]], ...]:
-    spans: dict[str, list[Span]] = {}
+) -> tuple[tuple[str, tuple[TimeSpan, ...]], ...]:
+    spans: dict[str, list[TimeSpan]] = {}
     for peer, granted_unix_s, last_unix_s in leases:
-        span = Span(start_s=granted_unix_s - start_unix_s, end_s=last_unix_s - start_unix_s)
+        span = TimeSpan(start_s=granted_unix_s - start_unix_s, end_s=last_unix_s - start_unix_s)
         spans.setdefault(names.get(peer, peer[-8:]), []).append(span)
     return tuple((name, tuple(spans[name])) for name in sorted(spans))
 
@@ -310,9 +310,9 @@ def _contributions(
     drifts: Mapping[str, Drift],
     names: Mapping[str, str],
     engines: Mapping[str, str],
-) -> tuple[Contribution, ...]:
+) -> tuple[NodeDrift, ...]:
     found = [
-        Contribution(
+        NodeDrift(
             engine=engines.get(peer, "not known"),
             node=names.get(peer, peer[-8:]),
             num_accepted=num_accepted,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from echo2swarm.report.engine_drift import Contribution
+from echo2swarm.report.engine_drift import NodeDrift
 from echo2swarm.report.fairness import Shares
 from protocols.status import NodeStatus, ReasonCount
 
@@ -37,7 +37,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class TimeSpan:
     """Something that went on from one time to another."""
 
     start_s: float
@@ -110,8 +110,8 @@ class RunRecord:
     staleness: tuple[tuple[int, int], ...] | None
     """(staleness, trained rollouts), from the ledger; None if it can't be read."""
     broadcasts: tuple[Broadcast, ...]
-    training: tuple[Span, ...]
-    generation: tuple[tuple[str, tuple[Span, ...]], ...]
+    training: tuple[TimeSpan, ...]
+    generation: tuple[tuple[str, tuple[TimeSpan, ...]], ...]
     """Per node: from a lease's start to its last accepted rollout."""
     learner_bytes_sent: int | None
     nodes: tuple[NodeStatus, ...]
@@ -120,7 +120,7 @@ class RunRecord:
     missing: tuple[str, ...]
     shares: tuple[Shares, ...] = ()
     """Rollouts issued, accepted and trained, by kind; empty if the ledger can't be read."""
-    contributions: tuple[Contribution, ...] = ()
+    contributions: tuple[NodeDrift, ...] = ()
     """Of each node with an accepted rollout, by engine and name."""
     evaluations: tuple[EvalRecord, ...] = ()
     """Those that found something, by version."""
@@ -148,7 +148,7 @@ def moving_mean(values: Sequence[float], window: int) -> list[float]:
     ]
 
 
-def overlap_s(spans: Sequence[Span], others: Sequence[Span]) -> float:
+def overlap_s(spans: Sequence[TimeSpan], others: Sequence[TimeSpan]) -> float:
     """Return how long something of ``spans`` and something of ``others`` went on at once."""
     return _length(_intersection(_union(spans), _union(others)))
 
@@ -164,25 +164,25 @@ def busy_share(steps: Sequence[StepRecord]) -> float | None:
     return min(1.0, sum(s.train_s for s in steps[1:]) / elapsed_s) if elapsed_s > 0 else None
 
 
-def _union(spans: Sequence[Span]) -> list[Span]:
-    merged: list[Span] = []
+def _union(spans: Sequence[TimeSpan]) -> list[TimeSpan]:
+    merged: list[TimeSpan] = []
     for span in sorted(spans, key=lambda s: s.start_s):
         if merged and span.start_s <= merged[-1].end_s:
             end_s = max(merged[-1].end_s, span.end_s)
-            merged[-1] = Span(start_s=merged[-1].start_s, end_s=end_s)
+            merged[-1] = TimeSpan(start_s=merged[-1].start_s, end_s=end_s)
         else:
             merged.append(span)
     return merged
 
 
-def _intersection(first: Sequence[Span], second: Sequence[Span]) -> list[Span]:
+def _intersection(first: Sequence[TimeSpan], second: Sequence[TimeSpan]) -> list[TimeSpan]:
     return [
-        Span(start_s=start_s, end_s=end_s)
+        TimeSpan(start_s=start_s, end_s=end_s)
         for a in first
         for b in second
         if (start_s := max(a.start_s, b.start_s)) < (end_s := min(a.end_s, b.end_s))
     ]
 
 
-def _length(spans: Sequence[Span]) -> float:
+def _length(spans: Sequence[TimeSpan]) -> float:
     return sum(s.end_s - s.start_s for s in spans)

@@ -18,7 +18,7 @@ class Freshness(StrEnum):
     FROM_THE_FUTURE = "from_the_future"
 
 
-def judge(*, version: int, step: int, max_staleness: int) -> Freshness:
+def judge_staleness(*, version: int, step: int, max_staleness: int) -> Freshness:
     """Judge a rollout of ``version`` for the update that starts from version ``step``."""
     if version > step:
         return Freshness.FROM_THE_FUTURE

@@ -11,7 +11,7 @@ from protocols.ids import PeerId
 from protocols.reasons import Reason
 
 
-class Fate(IntEnum):
+class PromptFate(IntEnum):
     """Where a prompt is that was drawn."""
 
     NOT_LEASED = 0
@@ -61,7 +61,7 @@ class Accounts:
     kind_of: dict[PeerId, str] = field(default_factory=dict)
     kinds: dict[str, KindCount] = field(default_factory=dict)
     fates: "array[int]" = field(default_factory=lambda: array("B"))
-    """By group, a :class:`Fate`."""
+    """By group, a :class:`PromptFate`."""
     drops: Counter[DropReason] = field(default_factory=Counter)
     refusals: Counter[Reason] = field(default_factory=Counter)
     lease_ends: Counter[LeaseState] = field(default_factory=Counter)
@@ -93,10 +93,10 @@ class Accounts:
         """
         fates = self.fates
         while len(fates) <= group_id:
-            fates.append(Fate.NOT_LEASED)
-        if fates[group_id] > Fate.LEASED:
+            fates.append(PromptFate.NOT_LEASED)
+        if fates[group_id] > PromptFate.LEASED:
             raise AssertionError(f"prompt {group_id} is over, and was leased again")
-        fates[group_id] = Fate.LEASED
+        fates[group_id] = PromptFate.LEASED
 
     def trained(self, group: CompleteGroup, step: int) -> None:
         """Note that an update used a group.
@@ -104,7 +104,7 @@ class Accounts:
         Raises:
             AssertionError: it was not leased, or was trained on or dropped before.
         """
-        self._close(group.group_id, Fate.TRAINED)
+        self._close(group.group_id, PromptFate.TRAINED)
         for rollout in group.rollouts:
             self.staleness[step - rollout.version] += 1
             self.of(rollout.peer).num_trained += 1
@@ -115,20 +115,20 @@ class Accounts:
         Raises:
             AssertionError: it was not leased, or was trained on or dropped before.
         """
-        self._close(group_id, Fate.DROPPED)
+        self._close(group_id, PromptFate.DROPPED)
         self.drops[reason] += 1
 
     @property
     def num_leased(self) -> int:
         """Prompts that are leased and neither trained nor dropped."""
-        return self.fates.count(Fate.LEASED)
+        return self.fates.count(PromptFate.LEASED)
 
     @property
     def node_usd(self) -> float:
         """Spent on nodes."""
         return sum(kind.usd for kind in self.kinds.values())
 
-    def _close(self, group_id: int, fate: Fate) -> None:
-        if group_id >= len(self.fates) or self.fates[group_id] != Fate.LEASED:
+    def _close(self, group_id: int, fate: PromptFate) -> None:
+        if group_id >= len(self.fates) or self.fates[group_id] != PromptFate.LEASED:
             raise AssertionError(f"prompt {group_id} ends as {fate.name}, and was not leased")
         self.fates[group_id] = fate

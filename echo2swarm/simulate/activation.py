@@ -6,14 +6,14 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from echo2swarm.scheduling.capacity import Workload
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection, effective
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection, effective
 from echo2swarm.scheduling.selection import select
 from echo2swarm.simulate.accounts import Accounts
 from echo2swarm.simulate.broadcast import BroadcastModel
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.measures import Measures, p95
-from echo2swarm.simulate.members import Member
+from echo2swarm.simulate.members import SimulatedMember
 from echo2swarm.simulate.node import SimNode
 from echo2swarm.simulate.tables import MBIT_BYTES, Scenario
 from protocols.ids import PeerId
@@ -33,9 +33,9 @@ class Activation:
     def __init__(
         self,
         scenario: Scenario,
-        engine: Engine,
+        engine: EventClock,
         *,
-        members: dict[PeerId, Member],
+        members: dict[PeerId, SimulatedMember],
         accounts: Accounts,
         measures: Measures,
         broadcast: BroadcastModel,
@@ -75,7 +75,7 @@ class Activation:
         self._bill(node)
         node.usd_per_hour = usd_per_hour
 
-    def is_gone(self, member: Member) -> None:
+    def is_gone(self, member: SimulatedMember) -> None:
         """Stop paying for a node."""
         if member.is_active:
             self._bill(member.node)
@@ -148,7 +148,7 @@ class Activation:
                 self._direct(member, is_active=choice.is_active)
         self._accounts.num_switches += bool(num_changes and had_some)
 
-    def _direct(self, member: Member, *, is_active: bool) -> None:
+    def _direct(self, member: SimulatedMember, *, is_active: bool) -> None:
         node, now_s = member.node, self._engine.now_s
         if is_active:
             self._billed_until[member.peer] = now_s
@@ -161,11 +161,11 @@ class Activation:
         delay_s = self._scenario.learner.heartbeat_s * self._rng.random() + node.kind.rtt_s / 2
         self._engine.after(delay_s, self._tell, member, member.session)
 
-    def _tell(self, member: Member, session: int) -> None:
+    def _tell(self, member: SimulatedMember, session: int) -> None:
         # By now it may have been decided otherwise: a heartbeat is answered with what holds.
         member.node.directed(session, is_active=member.is_active)
 
-    def _offer(self, member: Member, prior_per_s: float, now_s: float) -> Offer:
+    def _offer(self, member: SimulatedMember, prior_per_s: float, now_s: float) -> NodeOffer:
         node, kind = member.node, member.node.kind
         may_switch = member.dwell.may_switch(kind.startup_s, now_s)
         speed = member.speed(now_s, prior_per_s=prior_per_s)
@@ -183,7 +183,7 @@ class Activation:
             return member.offer
         has_links = self._broadcast.payload_bytes > 0
         member.offer_facts = facts
-        member.offer = Offer(
+        member.offer = NodeOffer(
             key=member.peer,
             usd_per_hour=node.usd_per_hour,
             rollouts_per_s=mean,
@@ -200,7 +200,7 @@ class Activation:
         )
         return member.offer
 
-    def _load_s(self, member: Member) -> float:
+    def _load_s(self, member: SimulatedMember) -> float:
         """Return what passes between a version's last byte and its use: what links don't explain.
 
         What was measured lately, to a tenth of a second, or else what such a node should take.
@@ -217,7 +217,7 @@ class Activation:
         learner = self._scenario.learner
         payload_bytes = self._broadcast.payload_bytes
         return Need(
-            workload=Workload(
+            workload=LearnerLoad(
                 rollouts_per_step=self._scenario.rollouts_made_per_step,
                 train_s=train_s,
                 max_staleness=learner.max_staleness,
@@ -243,7 +243,7 @@ class Activation:
         self._billed_until[node.peer] = now_s
 
 
-def _priors(members: Sequence[Member]) -> list[float]:
+def _priors(members: Sequence[SimulatedMember]) -> list[float]:
     """Return what the nodes' claims count for: no more than the fastest that was measured."""
     if not members:
         return []

@@ -5,14 +5,14 @@ Nodes are all alike and sample for a set time instead of computing, as the sleep
 
 from dataclasses import dataclass
 
-from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.results import SimulationResult
 from echo2swarm.simulate.tables import (
     BroadcastTable,
-    LearnerTable,
+    SimulatedLearnerTable,
     NodesTable,
-    RunTable,
+    SimulatedRunTable,
     Scenario,
-    SelectorTable,
+    SimulatedSelectorTable,
 )
 
 
@@ -56,8 +56,8 @@ def scenario_of(cell: Cell) -> Scenario:
     """Return the scenario of a cell."""
     return Scenario(
         name="cell",
-        run=RunTable(num_steps=cell.num_steps, seed=cell.seed),
-        learner=LearnerTable(
+        run=SimulatedRunTable(num_steps=cell.num_steps, seed=cell.seed),
+        learner=SimulatedLearnerTable(
             prompts_per_step=cell.prompts_per_step,
             group_size=cell.group_size,
             max_staleness=cell.max_staleness,
@@ -73,7 +73,7 @@ def scenario_of(cell: Cell) -> Scenario:
             heartbeat_s=cell.heartbeat_s,
         ),
         broadcast=BroadcastTable(fixed_s=cell.broadcast_s, spread=cell.broadcast_spread),
-        selector=SelectorTable(every_s=5.0),
+        selector=SimulatedSelectorTable(every_s=5.0),
         nodes=(
             NodesTable(
                 name="node",
@@ -89,7 +89,7 @@ def scenario_of(cell: Cell) -> Scenario:
     )
 
 
-def busy_share_after(result: Result, num_steps: int) -> float | None:
+def busy_share_after(result: SimulationResult, num_steps: int) -> float | None:
     """Return the busy share without the first steps, in which the pipeline fills."""
     steps = result.steps[max(0, num_steps - 1) :]
     elapsed_s = steps[-1].end_s - steps[0].end_s if len(steps) > 1 else 0.0

@@ -17,7 +17,7 @@ def sigma_of(cv: float) -> float:
     return sqrt(log(1 + cv * cv))
 
 
-def spread(sigma: float, z: float) -> float:
+def lognormal_factor(sigma: float, z: float) -> float:
     """Return a factor of mean 1, log-normal, for a standard normal ``z``."""
     return exp(sigma * z - sigma * sigma / 2)
 
@@ -44,7 +44,7 @@ class Answers:
             return 1.0
         text = f"{self._seed}/prompt/{group_id}".encode()
         bits = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
-        return spread(self._prompt_sigma, normal_of(bits))
+        return lognormal_factor(self._prompt_sigma, normal_of(bits))
 
     def of_part(self, part: Part) -> tuple[float, ...]:
         """Return the lengths of all answers of a part, in order."""
@@ -57,6 +57,6 @@ class Answers:
 
     def tokens(self, prompt_factor: float, sample_seed: int) -> float:
         """Return the length of one answer."""
-        own = spread(self._own_sigma, normal_of(sample_seed)) if self._own_sigma else 1.0
+        own = lognormal_factor(self._own_sigma, normal_of(sample_seed)) if self._own_sigma else 1.0
         tokens = self._table.mean_tokens * prompt_factor * own
         return min(self._table.max_tokens, max(1.0, tokens))

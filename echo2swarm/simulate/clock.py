@@ -6,7 +6,7 @@ from math import isfinite
 from typing import Any
 
 
-class Engine:
+class EventClock:
     """A clock that jumps from event to event. Those of one time happen in the order of adding."""
 
     def __init__(self) -> None:

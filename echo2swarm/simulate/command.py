@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from echo2swarm.system.errors import StoreError
-from echo2swarm.simulate.plots import write_plots
-from echo2swarm.simulate.results import Result
-from echo2swarm.simulate.scenario import load
-from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.plots import write_simulation_plots
+from echo2swarm.simulate.results import SimulationResult
+from echo2swarm.simulate.scenario import load_scenario
+from echo2swarm.simulate.swarm import simulate_swarm
 from echo2swarm.simulate.tables import Scenario
 from echo2swarm.simulate.text import find
 from echo2swarm.simulate.view import show_result, show_spread
@@ -48,7 +48,7 @@ def run_scenario(options: SimulateOptions) -> bool:
         ConfigError: the scenario is wrong.
         StoreError: results can't be written.
     """
-    scenario = load(find(options.scenario))
+    scenario = load_scenario(find(options.scenario))
     first = scenario.run.seed if options.seed is None else options.seed
     scenarios = [scenario.with_seed(first + i) for i in range(options.num_seeds)]
     results = _simulate_all(scenarios, options.num_jobs)
@@ -68,15 +68,15 @@ def run_scenario(options: SimulateOptions) -> bool:
     return all(result.is_finished for result in results)
 
 
-def _simulate_all(scenarios: Sequence[Scenario], num_jobs: int) -> list[Result]:
+def _simulate_all(scenarios: Sequence[Scenario], num_jobs: int) -> list[SimulationResult]:
     num_steps = sum(scenario.run.num_steps for scenario in scenarios)
     with _progress(num_steps) as advance:
         if num_jobs == 1 or len(scenarios) == 1:
-            return [simulate(scenario, on_step=lambda _: advance(1)) for scenario in scenarios]
+            return [simulate_swarm(scenario, on_step=lambda _: advance(1)) for scenario in scenarios]
         context = multiprocessing.get_context("spawn")
         results = []
         with ProcessPoolExecutor(min(num_jobs, len(scenarios)), mp_context=context) as pool:
-            for result in pool.map(simulate, scenarios):
+            for result in pool.map(simulate_swarm, scenarios):
                 advance(result.num_steps)
                 results.append(result)
         return results
@@ -100,16 +100,16 @@ def _progress(num_steps: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
-def _write(results: Sequence[Result], folder: Path) -> None:
+def _write(results: Sequence[SimulationResult], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").write_bytes(_json(results))
     except OSError as exc:
         raise StoreError(f"{folder}: can't be written: {exc.strerror}") from exc
-    write_plots(results[0], folder)
+    write_simulation_plots(results[0], folder)
 
 
-def _json(results: Sequence[Result]) -> bytes:
+def _json(results: Sequence[SimulationResult]) -> bytes:
     """Return one result, or the list of several."""
     value = results[0] if len(results) == 1 else list(results)
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

@@ -8,21 +8,21 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_book import LeaseState
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.simulate.accounts import Accounts, StepEntry
-from echo2swarm.simulate.chance import sigma_of, spread
-from echo2swarm.simulate.lease_desk import Desk
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.chance import sigma_of, lognormal_factor
+from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
+from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.measures import Measures
 from echo2swarm.simulate.tables import Scenario
 from protocols.ids import PolicyVersion
 
 
-class Loop:
+class SimulatedLoop:
     """From batch to batch until all steps are done.
 
     Args:
@@ -41,9 +41,9 @@ class Loop:
     def __init__(
         self,
         scenario: Scenario,
-        engine: Engine,
+        engine: EventClock,
         dispatcher: Dispatcher,
-        desk: Desk,
+        desk: SimulatedLeaseDesk,
         *,
         accounts: Accounts,
         measures: Measures,
@@ -64,14 +64,14 @@ class Loop:
         self._describe = describe
         self._on_end = on_end
         self._train_sigma = sigma_of(self._table.train_cv)
-        self._phase = Phase.STARTING
+        self._phase = LearnerPhase.STARTING
         self.step = 0
         """Updates done."""
         self.back_at_s = 0.0
         self.published_at_s: dict[int, float] = {}
         self._life = 0
         self._since_s = self._away_since_s = 0.0
-        self._batch: Batch | None = None
+        self._batch: TrainingBatch | None = None
         self._is_publishing = False
         self._queued: int | None = None
         self._blocked: int | None = None
@@ -79,7 +79,7 @@ class Loop:
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for rollouts."""
-        return self._phase is Phase.WAITING and self._batch is None
+        return self._phase is LearnerPhase.WAITING and self._batch is None
 
     @property
     def is_away(self) -> bool:
@@ -115,7 +115,7 @@ class Loop:
         replay_s = (self.step % self._table.checkpoint_every) * self._table.train_s
         self.back_at_s = max(self.back_at_s, now_s + for_s + self._table.restart_s + replay_s)
         self._life += 1
-        self._away_since_s = self._enter(Phase.STARTING)
+        self._away_since_s = self._enter(LearnerPhase.STARTING)
         self._engine.at(self.back_at_s, self._come_back, self._life)
 
     # Inside.
@@ -137,7 +137,7 @@ class Loop:
         self._desk.serve_waiting()
 
     def _wait(self) -> None:
-        self._since_s = self._enter(Phase.WAITING)
+        self._since_s = self._enter(LearnerPhase.WAITING)
         self._engine.after(self._run.give_up_s, self._give_up, self.step, self._since_s)
         self.look()
 
@@ -151,12 +151,12 @@ class Loop:
             raise AssertionError("there is nothing to train on")
         batch.assert_fresh(max_staleness=self._table.max_staleness)
         wait_s = self._engine.now_s - self._since_s
-        self._enter(Phase.TRAINING)
-        factor = spread(self._train_sigma, self._rng.gauss(0, 1)) if self._train_sigma else 1.0
+        self._enter(LearnerPhase.TRAINING)
+        factor = lognormal_factor(self._train_sigma, self._rng.gauss(0, 1)) if self._train_sigma else 1.0
         train_s = self._table.train_s * factor
         self._engine.after(train_s, self._trained, self._life, batch, wait_s, train_s)
 
-    def _trained(self, life: int, batch: Batch, wait_s: float, train_s: float) -> None:
+    def _trained(self, life: int, batch: TrainingBatch, wait_s: float, train_s: float) -> None:
         if life != self._life:
             return
         now_s = self._engine.now_s
@@ -175,10 +175,10 @@ class Loop:
         self._accounts.steps.append(entry)
         self._describe(entry)
         if self.step >= self._run.num_steps:
-            self._enter(Phase.FINISHED)
+            self._enter(LearnerPhase.FINISHED)
             self._on_end()
         elif self.step % self._table.publish_every == 0:
-            self._enter(Phase.PUBLISHING)
+            self._enter(LearnerPhase.PUBLISHING)
             entry.write_s = self._table.write_s
             self._engine.after(self._table.write_s, self._written, life, self.step)
         else:
@@ -215,6 +215,6 @@ class Loop:
             self._wait()
         self._desk.serve_waiting()
 
-    def _enter(self, phase: Phase) -> float:
+    def _enter(self, phase: LearnerPhase) -> float:
         self._phase = phase
         return self._engine.now_s

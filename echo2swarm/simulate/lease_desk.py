@@ -13,15 +13,15 @@ from typing import Final
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
-from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState, SampleKey
 from echo2swarm.scheduling.leases.open_group import Dropped
-from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from echo2swarm.simulate.accounts import Accounts
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.measures import Measures
-from echo2swarm.simulate.members import Member
-from echo2swarm.simulate.node import SimNode, Submission
+from echo2swarm.simulate.members import SimulatedMember
+from echo2swarm.simulate.node import SimNode, SimulatedSubmission
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.reasons import Reason
 
@@ -58,7 +58,7 @@ class _Question:
     """Answered, or void."""
 
 
-class Desk:
+class SimulatedLeaseDesk:
     """Leases and verdicts.
 
     Args:
@@ -76,10 +76,10 @@ class Desk:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EventClock,
         dispatcher: Dispatcher,
         *,
-        members: dict[PeerId, Member],
+        members: dict[PeerId, SimulatedMember],
         accounts: Accounts,
         measures: Measures,
         prompt_tokens: int,
@@ -134,7 +134,7 @@ class Desk:
             self.end(lease, LeaseState.RETURNED)
             self.serve_waiting()
 
-    def submitted(self, node: SimNode, work: Submission) -> None:
+    def submitted(self, node: SimNode, work: SimulatedSubmission) -> None:
         """Judge results."""
         dispatcher, now_s = self._dispatcher, self._engine.now_s
         lease = dispatcher.leases.get(work.part.lease_id)
@@ -247,7 +247,7 @@ class Desk:
         self._draw_prompts()
         now_s = self._engine.now_s
         reply = self._dispatcher.grant(
-            Ask(
+            WorkRequest(
                 peer=node.peer,
                 session_id=str(question.session),
                 applied_version=PolicyVersion(max(question.version, member.applied_version or 0)),
@@ -277,10 +277,10 @@ class Desk:
                 SimPrompt(index, self._prompt) for index in range(first, self._num_prompts)
             )
 
-    def _judge(self, node: SimNode, lease: LeaseRecord, work: Submission, now_s: float) -> None:
+    def _judge(self, node: SimNode, lease: LeaseRecord, work: SimulatedSubmission, now_s: float) -> None:
         dispatcher = self._dispatcher
         is_stale = (
-            judge(
+            judge_staleness(
                 version=work.version,
                 step=dispatcher.next_step,
                 max_staleness=dispatcher.rules.max_staleness,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from echo2swarm.scheduling.selection import Offer
+from echo2swarm.scheduling.selection import NodeOffer
 from echo2swarm.scheduling.selection.hysteresis import Dwell
 from echo2swarm.scheduling.selection.speed import Presence, Speed, SpeedMeter
 from echo2swarm.simulate.node import SimNode
@@ -16,7 +16,7 @@ _BROADCASTS_KEPT: Final = 8
 
 
 @dataclass(slots=True)
-class Member:
+class SimulatedMember:
     """One node."""
 
     node: SimNode
@@ -35,7 +35,7 @@ class Member:
     num_refused: int = 0
     num_leases: int = 0
     """In hand."""
-    offer: Offer | None = None
+    offer: NodeOffer | None = None
     """To the selector, the last time."""
     offer_facts: tuple[float | bool | None, ...] = ()
     """What that rests on."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from echo2swarm.simulate.chance import Answers, sigma_of, spread
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.chance import Answers, sigma_of, lognormal_factor
+from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.workload import InHand, Part
 from echo2swarm.simulate.tables import NodesTable
 from protocols.ids import PeerId
@@ -57,13 +57,13 @@ class LearnerSide(Protocol):
         """A node will do no more of a lease."""
         ...
 
-    def submitted(self, node: "SimNode", work: "Submission") -> None:
+    def submitted(self, node: "SimNode", work: "SimulatedSubmission") -> None:
         """A node hands results in, and they have been scored."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class SimulatedSubmission:
     """Finished completions of one lease."""
 
     part: Part
@@ -105,7 +105,7 @@ class SimNode:
         usd_per_hour: float,
         judge_s: float,
         answers: Answers,
-        engine: Engine,
+        engine: EventClock,
         learner: LearnerSide,
         rng: random.Random,
     ) -> None:
@@ -280,7 +280,7 @@ class SimNode:
                 self._occupy((num_waiting - MAX_UNSENT) * self._submit_s, self._free)
             elif parts := self._work.next_batch(self._applied, self.kind.concurrency):
                 works = [
-                    Submission(part, self._applied, self._answers.of_part(part)) for part in parts
+                    SimulatedSubmission(part, self._applied, self._answers.of_part(part)) for part in parts
                 ]
                 self._occupy(self._seconds_for(works), self._sampled, works)
 
@@ -292,18 +292,18 @@ class SimNode:
         self._is_busy = False
         self._pump()
 
-    def _seconds_for(self, works: Sequence[Submission]) -> float:
+    def _seconds_for(self, works: Sequence[SimulatedSubmission]) -> float:
         """Return how long the engine takes for a batch."""
         tokens_per_s = self.tokens_per_s * self.speed_factor
         if self._batch_sigma:
-            tokens_per_s /= spread(self._batch_sigma, self._rng.gauss(0, 1))
+            tokens_per_s /= lognormal_factor(self._batch_sigma, self._rng.gauss(0, 1))
         if self.kind.batching == "total":
             return sum(sum(work.num_tokens) for work in works) / tokens_per_s
         longest = max(max(work.num_tokens) for work in works)
         num_rounds = -(-sum(len(work.num_tokens) for work in works) // self.kind.concurrency)
         return longest * num_rounds * self.kind.concurrency / tokens_per_s
 
-    def _sampled(self, works: Sequence[Submission]) -> None:
+    def _sampled(self, works: Sequence[SimulatedSubmission]) -> None:
         self._is_busy = False
         self._forget_late()
         for work in works:
@@ -311,7 +311,7 @@ class SimNode:
                 self._submit(work)
         self._pump()
 
-    def _submit(self, work: Submission) -> None:
+    def _submit(self, work: SimulatedSubmission) -> None:
         start_s = max(self._engine.now_s, self._next_submit_s)
         self._next_submit_s = start_s + self._submit_s
         arrives_s = start_s + self.kind.rtt_s / 2 + self._judge_s

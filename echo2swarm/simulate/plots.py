@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from echo2swarm.system.errors import StoreError, SwarmError
 from echo2swarm.system.extras import install_extra
-from echo2swarm.simulate.results import Result
+from echo2swarm.simulate.results import SimulationResult
 
 _DPI: Final = 130
 _WIDTH_IN: Final = 9.0
 _BLUE, _ORANGE, _GREEN, _GREY = "#3b6fb6", "#d9822b", "#4c9a5b", "#9aa0a6"
 
-Draw = Callable[[Result, Any], None]
+Draw = Callable[[SimulationResult, Any], None]
 
 
-def write_plots(result: Result, folder: Path) -> list[Path]:
+def write_simulation_plots(result: SimulationResult, folder: Path) -> list[Path]:
     """Draw a result into ``folder``; returns the files.
 
     Raises:
@@ -62,7 +62,7 @@ def _figure(path: Path) -> Iterator[Any]:
         raise StoreError(f"{path}: can't be written: {exc.strerror}") from exc
 
 
-def _draw_timeline(result: Result, axes: Any) -> None:  # noqa: ANN401 - matplotlib is untyped
+def _draw_timeline(result: SimulationResult, axes: Any) -> None:  # noqa: ANN401 - matplotlib is untyped
     # The first batch waits for nodes to join: another scale.
     shown = result.steps[1:] or result.steps
     steps = [step.step for step in shown]
@@ -79,7 +79,7 @@ def _draw_timeline(result: Result, axes: Any) -> None:  # noqa: ANN401 - matplot
     axes.legend(frameon=False, ncols=3, loc="upper right")
 
 
-def _draw_staleness(result: Result, axes: Any) -> None:  # noqa: ANN401
+def _draw_staleness(result: SimulationResult, axes: Any) -> None:  # noqa: ANN401
     bars = axes.bar(list(result.staleness), list(result.staleness.values()), color=_BLUE)
     axes.bar_label(bars)
     axes.set(
@@ -87,7 +87,7 @@ def _draw_staleness(result: Result, axes: Any) -> None:  # noqa: ANN401
     )
 
 
-def _draw_supply(result: Result, axes: Any) -> None:  # noqa: ANN401
+def _draw_supply(result: SimulationResult, axes: Any) -> None:  # noqa: ANN401
     times_h = [step.end_s / 3600 for step in result.steps]
     supplied = [step.supplied_rollouts_per_s for step in result.steps]
     needed = [(t, s.needed_rollouts_per_s) for t, s in zip(times_h, result.steps, strict=True)]
@@ -100,7 +100,7 @@ def _draw_supply(result: Result, axes: Any) -> None:  # noqa: ANN401
     axes.legend(frameon=False)
 
 
-def _draw_nodes(result: Result, axes: Any) -> None:  # noqa: ANN401
+def _draw_nodes(result: SimulationResult, axes: Any) -> None:  # noqa: ANN401
     times_h = [step.end_s / 3600 for step in result.steps]
     axes.plot(times_h, [step.num_present for step in result.steps], color=_GREY, label="present")
     axes.plot(times_h, [step.num_active for step in result.steps], color=_BLUE, label="active")
@@ -109,7 +109,7 @@ def _draw_nodes(result: Result, axes: Any) -> None:  # noqa: ANN401
     axes.legend(frameon=False)
 
 
-def _draw_cost(result: Result, axes: Any) -> None:  # noqa: ANN401
+def _draw_cost(result: SimulationResult, axes: Any) -> None:  # noqa: ANN401
     axes.plot(
         [step.end_s / 3600 for step in result.steps],
         [step.usd for step in result.steps],

@@ -4,8 +4,8 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
-from echo2swarm.simulate.chance import Answers, sigma_of, spread
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.chance import Answers, sigma_of, lognormal_factor
+from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.node import LearnerSide, SimNode
 from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
 from protocols.ids import PeerId
@@ -28,7 +28,7 @@ class Population:
     def __init__(
         self,
         scenario: Scenario,
-        engine: Engine,
+        engine: EventClock,
         learner: LearnerSide,
         *,
         answers: Answers,
@@ -79,8 +79,8 @@ class Population:
             node = SimNode(
                 PeerId(f"{kind.name}-{number:05d}"),
                 kind,
-                tokens_per_s=mean_tokens_per_s * spread(speed_sigma, self._rng.gauss(0, 1)),
-                usd_per_hour=kind.usd_per_hour * spread(price_sigma, self._rng.gauss(0, 1)),
+                tokens_per_s=mean_tokens_per_s * lognormal_factor(speed_sigma, self._rng.gauss(0, 1)),
+                usd_per_hour=kind.usd_per_hour * lognormal_factor(price_sigma, self._rng.gauss(0, 1)),
                 judge_s=self._scenario.learner.judge_s,
                 answers=self._answers,
                 engine=self._engine,
@@ -121,7 +121,7 @@ class Population:
 
     def _reprice(self, node: SimNode) -> None:
         kind = node.kind
-        usd = kind.usd_per_hour * spread(sigma_of(kind.price_cv), self._rng.gauss(0, 1))
+        usd = kind.usd_per_hour * lognormal_factor(sigma_of(kind.price_cv), self._rng.gauss(0, 1))
         self._on_price(node, usd)
         self._engine.after(kind.price_every_s or inf, self._reprice, node)
 

@@ -70,7 +70,7 @@ class ForecastResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. The same scenario and seed give an equal one."""
 
     scenario: str

@@ -10,7 +10,7 @@ import msgspec
 
 from echo2swarm.system.errors import ConfigError
 from echo2swarm.text.suggest import suggest
-from echo2swarm.text.toml_tables import convert
+from echo2swarm.text.toml_tables import convert_table
 from echo2swarm.simulate.tables import (
     MAX_NODES,
     EventKind,
@@ -31,7 +31,7 @@ _NEEDED_BY: Final[Mapping[EventKind, tuple[str, ...]]] = {
 }
 
 
-def load(path: Path) -> Scenario:
+def load_scenario(path: Path) -> Scenario:
     """Return the scenario in a TOML file, checked.
 
     Raises:
@@ -63,16 +63,16 @@ def parse(tables: Mapping[str, Any]) -> Scenario:
         ConfigError: a key is unknown, or a value out of its range or at odds with others.
     """
     rest = {name: value for name, value in tables.items() if name not in ("nodes", "events")}
-    scenario = convert(rest, Scenario)
+    scenario = convert_table(rest, Scenario)
     nodes = tuple(
-        convert(each, NodesTable, where=f"nodes[{i}]", title="[[nodes]]")
+        convert_table(each, NodesTable, where=f"nodes[{i}]", title="[[nodes]]")
         for i, each in enumerate(_list(tables, "nodes"))
     )
     events = tuple(
-        convert(each, EventTable, where=f"events[{i}]", title="[[events]]")
+        convert_table(each, EventTable, where=f"events[{i}]", title="[[events]]")
         for i, each in enumerate(_list(tables, "events"))
     )
-    return check(msgspec.structs.replace(scenario, nodes=nodes, events=events))
+    return check_scenario(msgspec.structs.replace(scenario, nodes=nodes, events=events))
 
 
 def _list(tables: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -82,7 +82,7 @@ def _list(tables: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     return list(value)
 
 
-def check(scenario: Scenario) -> Scenario:
+def check_scenario(scenario: Scenario) -> Scenario:
     """Return ``scenario`` if its keys fit together.
 
     Raises:

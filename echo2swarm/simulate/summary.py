@@ -6,17 +6,17 @@ from enum import StrEnum
 from math import fsum
 from typing import TypeVar
 
-from echo2swarm.scheduling.capacity import Delays, Workload, forecast
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, forecast
 from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.simulate.accounts import Accounts, Fate
-from echo2swarm.simulate.results import ForecastResult, KindResult, Result, StepResult
+from echo2swarm.simulate.accounts import Accounts, PromptFate
+from echo2swarm.simulate.results import ForecastResult, KindResult, SimulationResult, StepResult
 from echo2swarm.simulate.tables import Scenario
 from protocols.reasons import Reason
 
 Name = TypeVar("Name", bound=StrEnum)
 
 
-def summarize(
+def summarize_simulation(
     scenario: Scenario,
     accounts: Accounts,
     *,
@@ -25,7 +25,7 @@ def summarize(
     duration_s: float,
     rollouts_per_s: float,
     num_events: int,
-) -> Result:
+) -> SimulationResult:
     """Return the result of a simulation that is over.
 
     Args:
@@ -49,7 +49,7 @@ def summarize(
     trained_tokens = num_trained * num_tokens / num_accepted if num_accepted else 0.0
     broadcasts_s, leases_s = sorted(accounts.broadcasts_s), sorted(accounts.leases_s)
     elapsed_s = steps[-1].end_s - steps[0].end_s if len(steps) > 1 else 0.0
-    return Result(
+    return SimulationResult(
         scenario=scenario.name,
         seed=scenario.run.seed,
         is_finished=is_finished,
@@ -61,8 +61,8 @@ def summarize(
         away_s=accounts.away_s,
         period_s=elapsed_s / (len(steps) - 1) if len(steps) > 1 else None,
         staleness=dict(sorted(accounts.staleness.items())),
-        num_groups_leased=len(accounts.fates) - accounts.fates.count(Fate.NOT_LEASED),
-        num_groups_trained=accounts.fates.count(Fate.TRAINED),
+        num_groups_leased=len(accounts.fates) - accounts.fates.count(PromptFate.NOT_LEASED),
+        num_groups_trained=accounts.fates.count(PromptFate.TRAINED),
         groups_dropped=_named(accounts.drops),
         leases_ended=_named(accounts.lease_ends),
         rollouts_refused=_named(accounts.refusals),
@@ -111,7 +111,7 @@ def _forecast(
         return None
     learner = scenario.learner
     made = forecast(
-        Workload(
+        LearnerLoad(
             rollouts_per_step=scenario.rollouts_made_per_step,
             train_s=learner.train_s,
             max_staleness=learner.max_staleness,

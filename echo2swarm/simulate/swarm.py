@@ -14,16 +14,16 @@ from echo2swarm.simulate.accounts import Accounts, KindCount, StepEntry
 from echo2swarm.simulate.activation import Activation
 from echo2swarm.simulate.broadcast import BroadcastModel
 from echo2swarm.simulate.chance import Answers
-from echo2swarm.simulate.lease_desk import Desk
-from echo2swarm.simulate.clock import Engine
-from echo2swarm.simulate.learner import Loop
+from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
+from echo2swarm.simulate.clock import EventClock
+from echo2swarm.simulate.learner import SimulatedLoop
 from echo2swarm.simulate.measures import Measures
-from echo2swarm.simulate.members import Member
-from echo2swarm.simulate.node import SimNode, Submission
+from echo2swarm.simulate.members import SimulatedMember
+from echo2swarm.simulate.node import SimNode, SimulatedSubmission
 from echo2swarm.simulate.population import Population
-from echo2swarm.simulate.results import Result
-from echo2swarm.simulate.scenario import check
-from echo2swarm.simulate.summary import summarize
+from echo2swarm.simulate.results import SimulationResult
+from echo2swarm.simulate.scenario import check_scenario
+from echo2swarm.simulate.summary import summarize_simulation
 from echo2swarm.simulate.tables import Scenario
 from protocols.ids import PeerId
 from protocols.sampling import SamplingParams
@@ -37,7 +37,7 @@ _MIN_LOOK_S, _MAX_LOOK_S = 0.05, 5.0
 OnStep = Callable[[StepEntry], None]
 
 
-def simulate(scenario: Scenario, *, on_step: OnStep = lambda _: None) -> Result:
+def simulate_swarm(scenario: Scenario, *, on_step: OnStep = lambda _: None) -> SimulationResult:
     """Return what becomes of a swarm; the same scenario gives an equal result.
 
     Args:
@@ -49,7 +49,7 @@ def simulate(scenario: Scenario, *, on_step: OnStep = lambda _: None) -> Result:
         AssertionError: a promise was broken: a rollout was trained on that was too old, or a
             prompt was lost or trained on twice. That is a bug of the swarm's.
     """
-    checked = check(scenario)
+    checked = check_scenario(scenario)
     with _without_collector():
         return _Swarm(checked, on_step).run()
 
@@ -81,13 +81,13 @@ class _Swarm:
             # One source of chance for each purpose: what one part draws changes no other's.
             return random.Random(f"{seed}/{what}")  # noqa: S311 - nobody is to be surprised
 
-        self._engine = Engine()
-        self._members: dict[PeerId, Member] = {}
+        self._engine = EventClock()
+        self._members: dict[PeerId, SimulatedMember] = {}
         self._accounts = Accounts(kinds={kind.name: KindCount() for kind in scenario.nodes})
         self._measures = Measures()
         self._dispatcher = Dispatcher(_rules(scenario))
         refusal_rng = luck("refusals")
-        self._desk = Desk(
+        self._desk = SimulatedLeaseDesk(
             self._engine,
             self._dispatcher,
             members=self._members,
@@ -116,7 +116,7 @@ class _Swarm:
             rng=luck("heartbeats"),
             on_activated=self._activated,
         )
-        self._loop = Loop(
+        self._loop = SimulatedLoop(
             scenario,
             self._engine,
             self._dispatcher,
@@ -140,7 +140,7 @@ class _Swarm:
         )
         self._newest_version: int | None = None
 
-    def run(self) -> Result:
+    def run(self) -> SimulationResult:
         self._population.start()
         self._loop.start()
         self._activation.start()
@@ -208,7 +208,7 @@ class _Swarm:
         """A node will do no more of a lease."""
         self._desk.given_back(node, lease_id)
 
-    def submitted(self, node: SimNode, work: Submission) -> None:
+    def submitted(self, node: SimNode, work: SimulatedSubmission) -> None:
         """A node hands results in."""
         self._desk.submitted(node, work)
 
@@ -221,7 +221,7 @@ class _Swarm:
         self._accounts.kind_of[node.peer] = node.kind.name
         claimed = node.kind.claimed_rollouts_per_s
         truth = node.tokens_per_s / self._scenario.answers.mean_tokens
-        self._members[node.peer] = Member(
+        self._members[node.peer] = SimulatedMember(
             node=node,
             session=0,
             joined_at_s=0.0,
@@ -234,7 +234,7 @@ class _Swarm:
         self._engine.after(silent_after_s, self._miss, node, node.session)
         self._end_if_extinct()
 
-    def _gone(self, member: Member) -> None:
+    def _gone(self, member: SimulatedMember) -> None:
         member.is_present = False
         member.presence.set_here(False, self._engine.now_s)
 
@@ -298,7 +298,7 @@ class _Swarm:
         entry.usd = self._accounts.node_usd + self._accounts.learner_usd
         self._on_step(entry)
 
-    def _close(self) -> Result:
+    def _close(self) -> SimulationResult:
         self._activation.close()
         if self._accounts.num_leased != self._dispatcher.num_outstanding:
             raise AssertionError(
@@ -311,7 +311,7 @@ class _Swarm:
         self._desk.drop_all(DropReason.RUN_ENDED)
         if self._accounts.num_leased:
             raise AssertionError(f"{self._accounts.num_leased} prompts were lost")
-        return summarize(
+        return summarize_simulation(
             self._scenario,
             self._accounts,
             is_finished=is_finished,

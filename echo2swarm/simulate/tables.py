@@ -27,7 +27,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Base of every table: immutable, and unknown keys are an error."""
 
 
-class RunTable(Table, frozen=True):
+class SimulatedRunTable(Table, frozen=True):
     """How long, and which luck."""
 
     num_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100
@@ -38,7 +38,7 @@ class RunTable(Table, frozen=True):
     """A learner that waits this long for one batch ends the simulation, with what it lacked."""
 
 
-class LearnerTable(Table, frozen=True):
+class SimulatedLearnerTable(Table, frozen=True):
     """The learner: what one update takes, and how work for it is leased."""
 
     prompts_per_step: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
@@ -116,7 +116,7 @@ class BroadcastTable(Table, frozen=True):
     """Whether nodes on standby fetch versions too, as live nodes do."""
 
 
-class SelectorTable(Table, frozen=True):
+class SimulatedSelectorTable(Table, frozen=True):
     """Which nodes are activated."""
 
     every_s: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 5.0
@@ -211,11 +211,11 @@ class Scenario(Table, frozen=True):
     """All of it."""
 
     name: str = "scenario"
-    run: RunTable = RunTable()
-    learner: LearnerTable = LearnerTable()
+    run: SimulatedRunTable = SimulatedRunTable()
+    learner: SimulatedLearnerTable = SimulatedLearnerTable()
     answers: AnswersTable = AnswersTable()
     broadcast: BroadcastTable = BroadcastTable()
-    selector: SelectorTable = SelectorTable()
+    selector: SimulatedSelectorTable = SimulatedSelectorTable()
     nodes: tuple[NodesTable, ...] = ()
     events: tuple[EventTable, ...] = ()
 

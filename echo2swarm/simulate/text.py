@@ -20,7 +20,7 @@ from echo2swarm.text.toml_docs import (
 )
 from echo2swarm.text.suggest import suggest
 from echo2swarm.text.toml_tables import table_type
-from echo2swarm.simulate.scenario import load
+from echo2swarm.simulate.scenario import load_scenario
 from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario, Table
 
 MODULE: Final = "echo2swarm.simulate.text"
@@ -51,9 +51,9 @@ def find(name_or_path: str) -> Path:
     raise UsageError(f"{name_or_path}: no such file, nor scenario{suggest(name_or_path, names())}")
 
 
-def example() -> str:
+def example_scenario() -> str:
     """Return a scenario with every key explained."""
-    scenario = load(FOLDER / f"{EXAMPLE}.toml")
+    scenario = load_scenario(FOLDER / f"{EXAMPLE}.toml")
     parts = [_HEAD]
     for field in msgspec.structs.fields(Scenario):
         value = getattr(scenario, field.name)

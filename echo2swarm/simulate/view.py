@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from echo2swarm.text.format import format_percent, format_seconds
-from echo2swarm.simulate.results import KindResult, Result
+from echo2swarm.simulate.results import KindResult, SimulationResult
 
 _UNKNOWN = "-"
 
 
-def show_result(result: Result, console: Console) -> None:
+def show_result(result: SimulationResult, console: Console) -> None:
     """Print one result."""
     console.print(Text(f"{result.scenario}, seed {result.seed}: {result.ended}", style="bold"))
     for label, text in _lines(result):
@@ -21,7 +21,7 @@ def show_result(result: Result, console: Console) -> None:
     console.print(_kinds_table(result.kinds))
 
 
-def show_spread(results: Sequence[Result], console: Console) -> None:
+def show_spread(results: Sequence[SimulationResult], console: Console) -> None:
     """Print what several seeds have in common, and how far they differ."""
     table = Table("figure", "mean", "spread", "least", "most", title=f"{len(results)} seeds")
     table.title_justify = "left"
@@ -46,7 +46,7 @@ def show_spread(results: Sequence[Result], console: Console) -> None:
             console.print(Text(f"seed {result.seed}: {result.ended}", style="red"))
 
 
-def _lines(result: Result) -> list[tuple[str, str]]:
+def _lines(result: SimulationResult) -> list[tuple[str, str]]:
     forecast = result.forecast
     lines = [
         (

@@ -98,11 +98,11 @@ class StatusClient:
 
     async def _advertised(self, learner: PeerId) -> PeerInfo | None:
         """Return where the learner's signed advert says it is."""
-        sealed = await self._network.get_record(advert.key_of(self._ticket.run, learner))
+        sealed = await self._network.get_record(advert.dht_key_of(self._ticket.run, learner))
         if sealed is None:
             return None
         try:
-            said = advert.read(sealed, run=self._ticket.run, peer=learner)
+            said = advert.verify_advert(sealed, run=self._ticket.run, peer=learner)
         except RemoteProtocolError:
             return None
         return next((i for i in group_by_peer(said.addresses) if i.peer == learner), None)

@@ -73,7 +73,7 @@ def read_ticket(text: str) -> Ticket:
     """
     line = typed_ticket(text, command="swarm status")
     try:
-        return ticket_protocol.read(line, now_unix_s=time.time())
+        return ticket_protocol.parse_ticket(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:
         raise UsageError(str(exc)) from exc
 

@@ -27,7 +27,7 @@ from echo2swarm.text.format import (
     printable,
     rod,
 )
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.status.view_evaluation import evaluation_facts
 from echo2swarm.status.health import ENDED_PHASES, STALE_AFTER_S
 from echo2swarm.status.view_capacity import forecast_text, outlook_facts
@@ -177,9 +177,9 @@ def _absence(status: StatusReply, *, age_s: float) -> list[tuple[str, Renderable
     """Return what to say if this is not how things are now."""
     style, old = "bold yellow", f"this is {format_seconds(age_s)} old"
     resume = "echo2-learner serve --resume --run-dir RUN goes on with the run"
-    if status.phase in (Phase.STOPPED, Phase.FAILED):
+    if status.phase in (LearnerPhase.STOPPED, LearnerPhase.FAILED):
         return [("next", Text(f"no learner is at work; {resume}", style=style))]
-    if status.phase == Phase.FINISHED or age_s <= _OLD_S:
+    if status.phase == LearnerPhase.FINISHED or age_s <= _OLD_S:
         return []
     if age_s <= STALE_AFTER_S:
         return [("age", Text(old, style=style))]

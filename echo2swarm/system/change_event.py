@@ -3,7 +3,7 @@
 import trio
 
 
-class Bell:
+class ChangeEvent:
     """Rung after a change; whoever waits looks again.
 
     Take :attr:`next_ring` *before* looking, and wait on it after: nothing is missed.

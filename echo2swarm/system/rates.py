@@ -70,7 +70,7 @@ class WorkingRate:
             self._since_s = now_s
 
 
-class Phase(StrEnum):
+class LearnerPhase(StrEnum):
     """What the learner is doing; the value is what status and logs show."""
 
     STARTING = "starting"
@@ -95,35 +95,35 @@ class Timeline:
     """Which phase the learner was in, when, and for how long in all."""
 
     def __init__(self, now_s: float) -> None:
-        self._changes: deque[tuple[float, Phase]] = deque([(now_s, Phase.STARTING)], _KEPT_CHANGES)
-        self._totals_s: dict[Phase, float] = {}
+        self._changes: deque[tuple[float, LearnerPhase]] = deque([(now_s, LearnerPhase.STARTING)], _KEPT_CHANGES)
+        self._totals_s: dict[LearnerPhase, float] = {}
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> LearnerPhase:
         """What the learner is doing now."""
         return self._changes[-1][1]
 
-    def enter(self, phase: Phase, now_s: float) -> float:
+    def enter(self, phase: LearnerPhase, now_s: float) -> float:
         """Begin ``phase``; returns how long the one before took."""
         since_s, before = self._changes[-1]
         self._totals_s[before] = self._totals_s.get(before, 0.0) + now_s - since_s
         self._changes.append((now_s, phase))
         return now_s - since_s
 
-    def totals_s(self, now_s: float) -> dict[Phase, float]:
+    def totals_s(self, now_s: float) -> dict[LearnerPhase, float]:
         """Return the seconds spent in each phase so far."""
         totals = dict(self._totals_s)
         since_s, phase = self._changes[-1]
         totals[phase] = totals.get(phase, 0.0) + now_s - since_s
         return totals
 
-    def shares(self, now_s: float, window_s: float) -> dict[Phase, float]:
+    def shares(self, now_s: float, window_s: float) -> dict[LearnerPhase, float]:
         """Return each phase's share of the last ``window_s``, its start-up left out."""
         begin_s = now_s - window_s
-        spans_s: dict[Phase, float] = {}
+        spans_s: dict[LearnerPhase, float] = {}
         for (start_s, phase), (end_s, _) in pairwise([*self._changes, (now_s, self.phase)]):
             span_s = end_s - max(start_s, begin_s)
-            if span_s > 0 and phase is not Phase.STARTING:
+            if span_s > 0 and phase is not LearnerPhase.STARTING:
                 spans_s[phase] = spans_s.get(phase, 0.0) + span_s
         total_s = sum(spans_s.values())
         return {phase: span_s / total_s for phase, span_s in spans_s.items()} if total_s else {}

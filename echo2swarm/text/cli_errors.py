@@ -48,7 +48,7 @@ _ADVICE: Final = {
 
 
 @dataclass(kw_only=True)
-class Rim:
+class error_boundary:
     """What a command tells the rim about itself while it runs; click passes it as ``obj``."""
 
     verbose: bool = False
@@ -58,7 +58,7 @@ class Rim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ProgramExit:
     """How a program ends."""
 
     status: int
@@ -74,14 +74,14 @@ def run_cli(
     """Run a click command and end the process with the right status.
 
     Args:
-        command: may use ``@click.pass_obj`` to get the :class:`Rim`.
+        command: may use ``@click.pass_obj`` to get the :class:`error_boundary`.
         program: its name, which starts every line.
         arguments: those of the process if None.
     """
     if arguments is None:
         use_utf8()
     escape_what_streams_lack()
-    rim = Rim()
+    rim = error_boundary()
     try:
         check_arguments(sys.argv[1:] if arguments is None else arguments)
         result = command.main(
@@ -95,22 +95,22 @@ def run_cli(
         exc.show()
         sys.exit(USAGE)
     except BaseException as exc:  # this is the rim
-        sys.exit(_end(explain(exc), program, rim))
+        sys.exit(_end(explain_error(exc), program, rim))
     sys.exit(result if isinstance(result, int) else 0)
 
 
-def explain(exc: BaseException) -> Ending:
+def explain_error(exc: BaseException) -> ProgramExit:
     """Decide how a program that ended with ``exc`` tells it."""
     endings = [_explain_one(leaf) for leaf in _leaves(exc)]
     for ending in endings:
         if ending.bug is not None:
-            return Ending(status=FAILURE, line=ending.line, bug=exc)
+            return ProgramExit(status=FAILURE, line=ending.line, bug=exc)
     # Whoever pressed Ctrl-C knows why it ends; what fails on the way down is noise.
     worst = next((e for e in endings if e.status == INTERRUPTED), endings[0])
     others = {e.line for e in endings} - {worst.line}
     if worst.status == INTERRUPTED or not others:
         return worst
-    return Ending(status=worst.status, line=f"{worst.line} (and {len(others)} more)")
+    return ProgramExit(status=worst.status, line=f"{worst.line} (and {len(others)} more)")
 
 
 def _leaves(exc: BaseException) -> list[BaseException]:
@@ -119,30 +119,30 @@ def _leaves(exc: BaseException) -> list[BaseException]:
     return [exc]
 
 
-def _explain_one(exc: BaseException) -> Ending:  # noqa: PLR0911  # a table
+def _explain_one(exc: BaseException) -> ProgramExit:  # noqa: PLR0911  # a table
     match exc:
         case KeyboardInterrupt() | click.Abort():
-            return Ending(status=INTERRUPTED, line="interrupted")
+            return ProgramExit(status=INTERRUPTED, line="interrupted")
         case SystemExit():
             status = exc.code if isinstance(exc.code, int) else FAILURE if exc.code else 0
-            return Ending(status=status, line=exc.code if isinstance(exc.code, str) else "")
+            return ProgramExit(status=status, line=exc.code if isinstance(exc.code, str) else "")
         case click.exceptions.Exit():
-            return Ending(status=exc.exit_code, line="")
+            return ProgramExit(status=exc.exit_code, line="")
         case click.UsageError():
             where = f" (see {exc.ctx.command_path} --help)" if exc.ctx else ""
-            return Ending(status=USAGE, line=exc.format_message().rstrip(".") + where)
+            return ProgramExit(status=USAGE, line=exc.format_message().rstrip(".") + where)
         case click.ClickException():
-            return Ending(status=exc.exit_code, line=exc.format_message())
+            return ProgramExit(status=exc.exit_code, line=exc.format_message())
         case UsageError():
-            return Ending(status=USAGE, line=str(exc))
+            return ProgramExit(status=USAGE, line=str(exc))
         case LocalProtocolError():  # a rule of the wire broken by ourselves
             return _bug(exc)
         case SwarmError() | ProtocolError():
-            return Ending(status=FAILURE, line=str(exc))
+            return ProgramExit(status=FAILURE, line=str(exc))
         case BrokenPipeError():  # as in `swarm status | head`
-            return Ending(status=FAILURE, line="")
+            return ProgramExit(status=FAILURE, line="")
         case OSError():
-            return Ending(status=FAILURE, line=_explain_os_error(exc))
+            return ProgramExit(status=FAILURE, line=_explain_os_error(exc))
         case _:
             return _bug(exc)
 
@@ -162,11 +162,11 @@ def _address_in(text: str) -> str:
     return inside.replace("'", "").replace(", ", ":") if found and closed else ""
 
 
-def _bug(exc: BaseException) -> Ending:
-    return Ending(status=FAILURE, line=f"{type(exc).__name__}: {exc}", bug=exc)
+def _bug(exc: BaseException) -> ProgramExit:
+    return ProgramExit(status=FAILURE, line=f"{type(exc).__name__}: {exc}", bug=exc)
 
 
-def _end(ending: Ending, program: str, rim: Rim) -> int:
+def _end(ending: ProgramExit, program: str, rim: error_boundary) -> int:
     line = " ".join(ending.line.split())[:_MAX_LINE_CHARS]
     if ending.bug is not None:
         line = f"{line} (this is a bug; {_keep_traceback(ending.bug, rim)})"
@@ -180,7 +180,7 @@ def _end(ending: Ending, program: str, rim: Rim) -> int:
     return ending.status
 
 
-def _keep_traceback(exc: BaseException, rim: Rim) -> str:
+def _keep_traceback(exc: BaseException, rim: error_boundary) -> str:
     """Write the traceback where it can be found, and return the words that say where."""
     import traceback  # noqa: PLC0415  # not needed to answer --help
 

@@ -108,7 +108,7 @@ def key_table(struct: type[msgspec.Struct], *, beyond: type[msgspec.Struct]) -> 
 
 
 def _cell(text: str) -> str:
-    """Return ``text`` such that Markdown shows it as it is; inside code only ``|`` matters."""
+    """Return ``text`` such that Markdown shows it is; inside code only ``|`` matters."""
     text = text.replace("|", "\\|")
     return text if text.startswith("`") else _TAG.sub("&lt;", text)
 

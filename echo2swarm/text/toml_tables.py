@@ -33,7 +33,7 @@ MAX_NUMBER: Final = 2**53 - 1
 """JSON holds all integers up to it exactly; 64 bits, with room for sums and hours in seconds."""
 
 
-def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = "") -> S:
+def convert_table(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = "") -> S:
     """Return ``table`` as a ``kind``.
 
     Args:
@@ -54,7 +54,7 @@ def convert(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: 
     return struct
 
 
-def join(*names: str) -> str:
+def join_key(*names: str) -> str:
     """Return the dotted key of a value in nested tables."""
     return ".".join(name for name in names if name)
 
@@ -92,10 +92,10 @@ def _refuse_unknown(
     for name, value in table.items():
         if name not in fields:
             inside = f"in {title or f'[{where}]'}" if title or where else "at the top"
-            raise ConfigError(f"{join(where, name)}: no such key {inside}{suggest(name, fields)}")
+            raise ConfigError(f"{join_key(where, name)}: no such key {inside}{suggest(name, fields)}")
         inner = table_type(fields[name])
         if inner is not None and isinstance(value, Mapping):
-            _refuse_unknown(value, inner, join(where, name))
+            _refuse_unknown(value, inner, join_key(where, name))
 
 
 def _refuse_unstorable(value: object, where: str) -> None:
@@ -111,7 +111,7 @@ def _refuse_unstorable(value: object, where: str) -> None:
             raise ConfigError(f"{where}: expected text in UTF-8, got {value!a}")
         case Mapping():
             for name, inner in value.items():
-                _refuse_unstorable(inner, join(where, name))
+                _refuse_unstorable(inner, join_key(where, name))
         case list() | tuple():
             for inner in value:
                 _refuse_unstorable(inner, where)
@@ -127,9 +127,9 @@ def _explain(message: str, table: Mapping[str, Any], kind: type[msgspec.Struct],
     what, path = found["what"], found["path"] or ""
     if what.startswith("Object missing required field"):
         name = what.split("`")[1]
-        return f"{join(where, path.lstrip('.'), name)}: must be set"
+        return f"{join_key(where, path.lstrip('.'), name)}: must be set"
     value, is_known = _value_at(table, path)
-    key = join(where, path.lstrip("."))
+    key = join_key(where, path.lstrip("."))
     if what.startswith("Invalid enum value"):
         annotation = _annotation_at(kind, path)
         choices = list(choices_of(annotation))

@@ -71,7 +71,7 @@ def weights_files(snapshot: Path) -> tuple[Path, ...]:
     return tuple(snapshot / name for name in named)
 
 
-def asset_files(folder: Path) -> tuple[Path, ...]:
+def published_asset_files(folder: Path) -> tuple[Path, ...]:
     """Return the files of a model folder that make up config and tokenizer.
 
     Raises:
@@ -143,7 +143,7 @@ async def publish_version(
     store = library.store
     weights, weights_sha256 = await store.adopt(weights_files(snapshot))
     with store.pin(weights.root):
-        model, _ = await store.adopt(asset_files(assets))
+        model, _ = await store.adopt(published_asset_files(assets))
         with store.pin(model.root):
             started_s = trio.current_time()
             async with offer_deltas(
@@ -163,7 +163,7 @@ async def publish_version(
                     deltas=deltas,
                 )
                 took_s = trio.current_time() - started_s
-                held = await library.add(manifest, manifest_protocol.write(manifest, key))
+                held = await library.add(manifest, manifest_protocol.sign_manifest(manifest, key))
     _log.info(
         "version.published",
         version=version,

@@ -24,13 +24,13 @@ from echo2swarm.network.base import Network
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
 from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource
 from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
-from echo2swarm.weights.transfer.stream_pool import Lines
-from echo2swarm.weights.update import Obtainer
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.stream_pool import StreamPool
+from echo2swarm.weights.update import VersionUpdater
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.heartbeat import MAX_REPORTS, PeerReport
 from protocols.errors import RemoteProtocolError
-from protocols.gossip import Fate, ManifestGate
+from protocols.gossip import Validation, ManifestGate
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.manifest import MAX_BYTES, PolicyManifest, topic_of
 from protocols.reasons import Reason
@@ -75,7 +75,7 @@ class PolicySync:
         holders: HoldersSource,
         rng: random.Random,
         traffic: Traffic,
-        shunned: Shunned | None = None,
+        shunned: BanList | None = None,
         budget: DownloadBudget | None = None,
     ) -> None:
         self._is_resting = False
@@ -85,8 +85,8 @@ class PolicySync:
         self._learner = learner
         self._holders = holders
         self._rng = rng
-        self._lines = Lines(network)
-        self._obtainer = Obtainer(
+        self._lines = StreamPool(network)
+        self._obtainer = VersionUpdater(
             self._lines,
             library,
             learner=learner,
@@ -189,10 +189,10 @@ class PolicySync:
 
     # Manifests.
 
-    def _gossiped(self, author: PeerId, data: bytes) -> Fate:
+    def _gossiped(self, author: PeerId, data: bytes) -> Validation:
         """Judge a gossiped manifest, before it is passed on."""
         judgement = self._gate.judge(data)
-        if judgement.fate is Fate.REJECT and judgement.reason is not None:
+        if judgement.fate is Validation.REJECT and judgement.reason is not None:
             _log.warning(
                 "manifest.rejected",
                 peer=short(author),
@@ -200,7 +200,7 @@ class PolicySync:
                 error=judgement.detail,
             )
             self._add_fault(author, judgement.reason)
-        elif judgement.fate is Fate.ACCEPT:
+        elif judgement.fate is Validation.ACCEPT:
             self._tell_news()
         return judgement.fate
 
@@ -261,7 +261,7 @@ class PolicySync:
                 _log.debug("manifest.not_given", peer=short(peer), error=str(exc))
                 continue
             # One who knows of nothing newer does not end the search, unless it is the learner.
-            is_news = sealed is not None and self._gossiped(peer, sealed) is Fate.ACCEPT
+            is_news = sealed is not None and self._gossiped(peer, sealed) is Validation.ACCEPT
             if is_news or peer == self._learner:
                 return
 

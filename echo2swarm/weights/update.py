@@ -11,22 +11,22 @@ import trio
 from echo2swarm.weights.transfer.rate_limit import DownloadBudget
 from echo2swarm.system.errors import StoreError
 from echo2swarm.weights.update_plan import (
-    Bridged,
-    Facts,
-    Patched,
+    AnchorUpdate,
+    UpdateFacts,
+    DeltaUpdate,
     Way,
-    Whole,
+    FullUpdate,
     choose_way,
     is_still_offered,
     is_worth_finishing,
 )
 from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource, fetch_payload
 from echo2swarm.weights.store.library import VersionLibrary
-from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.file_names import check_names
 from echo2swarm.weights.store.payload import Payload
 from echo2swarm.weights.delta.apply import CODECS, rebuild
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
@@ -39,7 +39,7 @@ MIN_RATED_BYTES: Final = 1024 * 1024
 _log = structlog.get_logger()
 
 
-class Obtainer:
+class VersionUpdater:
     """Makes versions held, one at a time.
 
     Args:
@@ -56,7 +56,7 @@ class Obtainer:
 
     def __init__(
         self,
-        lines: Lines,
+        lines: StreamPool,
         library: VersionLibrary,
         *,
         learner: PeerId,
@@ -64,7 +64,7 @@ class Obtainer:
         rng: random.Random,
         traffic: Traffic,
         on_fault: Callable[[PeerId, Reason], None],
-        shunned: Shunned | None = None,
+        shunned: BanList | None = None,
         budget: DownloadBudget | None = None,
     ) -> None:
         self._budget = budget
@@ -176,11 +176,11 @@ class Obtainer:
     async def _arrive(self, manifest: PolicyManifest, way: Way) -> Payload | None:
         """Go a way; return the weights, verified, or None if that was not all of it."""
         match way:
-            case Whole():
+            case FullUpdate():
                 return await self._fetched(manifest)
-            case Patched(delta):
+            case DeltaUpdate(delta):
                 return await self._rebuilt(manifest, delta)
-            case Bridged(delta):
+            case AnchorUpdate(delta):
                 _log.info("anchor.fetching", version=delta.base_version)
                 await self._fetch_towards(base_of(manifest, delta))
                 return None  # by now, another version may be the newest
@@ -201,8 +201,8 @@ class Obtainer:
         _log.info(
             "version.held",
             version=manifest.version,
-            how="delta" if isinstance(way, Patched) else "full",
-            **({"base": way.delta.base_version} if isinstance(way, Patched) else {}),
+            how="delta" if isinstance(way, DeltaUpdate) else "full",
+            **({"base": way.delta.base_version} if isinstance(way, DeltaUpdate) else {}),
             size_bytes=manifest.weights.size_bytes,
             fetched_bytes=fetched_bytes,
             took_s=round(trio.current_time() - started_s, 3),
@@ -266,8 +266,8 @@ class Obtainer:
         if progress.held_bytes >= MIN_RATED_BYTES and progress.bytes_per_s > 0:
             self._bytes_per_s = progress.bytes_per_s
 
-    def _facts(self, manifest: PolicyManifest, publish_s: float | None) -> Facts:
-        return Facts(
+    def _facts(self, manifest: PolicyManifest, publish_s: float | None) -> UpdateFacts:
+        return UpdateFacts(
             missing_bytes=self._missing_bytes,
             bytes_per_s=self._bytes_per_s,
             publish_s=publish_s,

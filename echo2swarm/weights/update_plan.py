@@ -23,29 +23,29 @@ REBUILT_BYTES_PER_S: Final = 250e6
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullUpdate:
     """Fetch the weights as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Patched:
+class DeltaUpdate:
     """Fetch a delta on weights that are here."""
 
     delta: Delta
 
 
 @dataclass(frozen=True, slots=True)
-class Bridged:
+class AnchorUpdate:
     """Fetch the weights of an older version as they are, then a delta on them."""
 
     delta: Delta
 
 
-Way = Whole | Patched | Bridged
+Way = FullUpdate | DeltaUpdate | AnchorUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class UpdateFacts:
     """What a choice is made of."""
 
     missing_bytes: Callable[[PayloadRef], int]
@@ -58,7 +58,7 @@ class Facts:
     """Those that can be decoded; none if deltas are not to be used."""
 
 
-def choose_way(manifest: PolicyManifest, facts: Facts) -> Way:
+def choose_way(manifest: PolicyManifest, facts: UpdateFacts) -> Way:
     """Return the way by which the version of ``manifest`` arrives soonest.
 
     A way that is so slow that its first half is of no use any more when it is done
@@ -70,11 +70,11 @@ def choose_way(manifest: PolicyManifest, facts: Facts) -> Way:
 def first_fetched(manifest: PolicyManifest, way: Way) -> PayloadRef:
     """Return the payload that a way begins with."""
     match way:
-        case Whole():
+        case FullUpdate():
             return manifest.weights
-        case Patched(delta):
+        case DeltaUpdate(delta):
             return delta.payload
-        case Bridged(delta):
+        case AnchorUpdate(delta):
             return base_of(manifest, delta)
 
 
@@ -88,7 +88,7 @@ def is_still_offered(current: PolicyManifest, fetching: PayloadRef, newest: Poli
 
 
 def is_worth_finishing(
-    current: PolicyManifest, fetching: PayloadRef, newest: PolicyManifest, facts: Facts
+    current: PolicyManifest, fetching: PayloadRef, newest: PolicyManifest, facts: UpdateFacts
 ) -> bool | None:
     """Return whether a transfer for ``current`` is to go on although ``newest`` is known.
 
@@ -119,16 +119,16 @@ def _last_fetched(manifest: PolicyManifest) -> list[PayloadRef]:
     return [manifest.weights, *(delta.payload for delta in manifest.deltas)]
 
 
-def _ways(manifest: PolicyManifest, facts: Facts) -> list[Way]:
-    ways: list[Way] = [Whole()]
+def _ways(manifest: PolicyManifest, facts: UpdateFacts) -> list[Way]:
+    ways: list[Way] = [FullUpdate()]
     deltas = _known_deltas(manifest, facts)
     here = [d for d in deltas if not facts.missing_bytes(base_of(manifest, d))]
     here.sort(key=lambda d: d.base_version, reverse=True)
     # The newest base is what most peers have, and so the delta that they can pass on.
     begun = [d for d in here[1:] if facts.missing_bytes(d.payload) < d.payload.size_bytes]
-    ways += [Patched(d) for d in here[:1] + begun]
+    ways += [DeltaUpdate(d) for d in here[:1] + begun]
     ways += [
-        Bridged(d)
+        AnchorUpdate(d)
         for d in deltas
         if facts.missing_bytes(base_of(manifest, d))
         and _is_kept(manifest, d.base_version, d.base_root_sha256)
@@ -151,26 +151,26 @@ def _num_publishes_ago(manifest: PolicyManifest, version: int) -> float:
     return (manifest.version - version) / manifest.publish_every
 
 
-def _known_deltas(manifest: PolicyManifest, facts: Facts) -> list[Delta]:
+def _known_deltas(manifest: PolicyManifest, facts: UpdateFacts) -> list[Delta]:
     return [delta for delta in manifest.deltas if delta.codec in facts.codecs]
 
 
-def _cost(way: Way, manifest: PolicyManifest, facts: Facts) -> tuple[bool, float]:
+def _cost(way: Way, manifest: PolicyManifest, facts: UpdateFacts) -> tuple[bool, float]:
     """Return (whether it comes too late to be of use, seconds)."""
     match way:
-        case Whole():
+        case FullUpdate():
             first_s = _seconds(facts.missing_bytes(manifest.weights), facts)
             return first_s > _useful_s(manifest, manifest.version, facts), first_s
-        case Patched(delta):
+        case DeltaUpdate(delta):
             step_s = _seconds(facts.missing_bytes(delta.payload), facts) + _rebuilt_s(manifest)
             return False, step_s
-        case Bridged(delta):
+        case AnchorUpdate(delta):
             first_s = _seconds(facts.missing_bytes(base_of(manifest, delta)), facts)
             step_s = _seconds(facts.missing_bytes(delta.payload), facts) + _rebuilt_s(manifest)
             return first_s > _useful_s(manifest, delta.base_version, facts), first_s + step_s
 
 
-def _useful_s(manifest: PolicyManifest, version: int, facts: Facts) -> float:
+def _useful_s(manifest: PolicyManifest, version: int, facts: UpdateFacts) -> float:
     """Return for how long a version can be fetched, and is a base of newer ones."""
     if facts.publish_s is None:
         return inf
@@ -181,7 +181,7 @@ def _useful_s(manifest: PolicyManifest, version: int, facts: Facts) -> float:
     return (num_publishes - _num_publishes_ago(manifest, version)) * facts.publish_s
 
 
-def _seconds(num_bytes: int, facts: Facts) -> float:
+def _seconds(num_bytes: int, facts: UpdateFacts) -> float:
     return num_bytes / (facts.bytes_per_s or ASSUMED_BYTES_PER_S)
 
 

@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from echo2swarm.text.format import format_bytes
-from learner.run.checkpoint_store import Unreadable, fault_of
+from learner.run.checkpoint_store import Unreadable, damage_of
 from learner.commands.fork import Forked
 from learner.run.run_dir import RunDir, read_run_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedCheckpoint:
     """One checkpoint, for people and programs."""
 
     folder: str
@@ -26,13 +26,13 @@ class Listed:
     """What is wrong with it; null if it is whole."""
 
 
-def survey(run_dir: RunDir) -> list[Listed]:
+def survey(run_dir: RunDir) -> list[ListedCheckpoint]:
     """Look at every checkpoint, and read all of it."""
     found = []
     for item in run_dir.checkpoints.survey():
         if isinstance(item, Unreadable):
             found.append(
-                Listed(
+                ListedCheckpoint(
                     folder=str(item.folder),
                     step=None,
                     saved_unix_s=None,
@@ -41,11 +41,11 @@ def survey(run_dir: RunDir) -> list[Listed]:
                 )
             )
         else:
-            fault = fault_of(item)
+            fault = damage_of(item)
             if fault is not None and not item.folder.exists():
                 continue  # its run has deleted it meanwhile
             found.append(
-                Listed(
+                ListedCheckpoint(
                     folder=str(item.folder),
                     step=item.step,
                     saved_unix_s=item.position.saved_unix_s,
@@ -93,7 +93,7 @@ def tell_fork(forked: Forked, *, as_json: bool) -> None:
     )
 
 
-def _line(listed: Listed) -> str:
+def _line(listed: ListedCheckpoint) -> str:
     if listed.step is None or listed.saved_unix_s is None or listed.size_bytes is None:
         return f"{Path(listed.folder).name}: {listed.fault}"
     at = datetime.fromtimestamp(listed.saved_unix_s, tz=UTC).astimezone()

@@ -13,7 +13,7 @@ import trio
 from learner.config import LearnerConfig
 from learner.evaluation.held_out import num_excluded
 from learner.run.model_limits import check_prompts_fit, longest_question
-from learner.run.model_folder import check_loads, find_model
+from learner.run.model_folder import check_loads, find_run_model
 from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
 
@@ -31,7 +31,7 @@ def rehearse(config: LearnerConfig) -> None:
 
 
 async def _rehearse(config: LearnerConfig) -> None:
-    model_dir = await find_model(config.model.path)
+    model_dir = await find_run_model(config.model.path)
     if model_dir is None:
         log.warning(
             "dry_run.no_model",

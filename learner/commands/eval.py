@@ -17,19 +17,19 @@ import trio
 from echo2swarm.system.errors import UsageError
 from echo2swarm.system.logging import configure_logging
 from learner.config import LearnerConfig
-from learner.evaluation.evaluator import Plan, Policy, Rewards, evaluate, open_engine
+from learner.evaluation.evaluator import EvaluationPlan, PolicyFolder, Rewards, evaluate_policy, open_evaluation_engine
 from learner.evaluation.progress import ProgressLine
 from learner.evaluation.held_out import draw_held_out, num_excluded
 from learner.evaluation.report import as_json, as_table
-from learner.commands.export import export
+from learner.commands.export import export_checkpoint
 from learner.export.source import (
     BASE,
-    Run,
-    Trained,
+    RunSource,
+    CheckpointSource,
     find_checkpoint,
     hold_checkpoint,
     is_model_folder,
-    read_run,
+    read_run_source,
 )
 from learner.run.model_folder import prepare_model
 from learner.run.run_dir import RunDir
@@ -63,7 +63,7 @@ class EvalOptions:
 @dataclass(frozen=True, slots=True)
 class _Model:
     label: str
-    trained: Trained | None
+    trained: CheckpointSource | None
     """None for a plain folder."""
     folder: Path | None
     """None for the model that the run began with."""
@@ -95,19 +95,19 @@ def _width() -> int:
     return get_terminal_size((sys.maxsize, 24)).columns
 
 
-def _run(options: EvalOptions) -> Run:
+def _run(options: EvalOptions) -> RunSource:
     if options.run_dir is not None:
-        return read_run(options.run_dir)
+        return read_run_source(options.run_dir)
     for name in options.models:
         path = Path(name)
         if (path / RunDir.RUN).is_file():
-            return read_run(path)
+            return read_run_source(path)
         if name != BASE and not is_model_folder(path):
             return find_checkpoint(path, step=None).run
     raise UsageError("which run's task is to be done? Name a run or a checkpoint, or give --run")
 
 
-def _model(name: str, run: Run, stack: ExitStack, *, step: int | None) -> _Model:
+def _model(name: str, run: RunSource, stack: ExitStack, *, step: int | None) -> _Model:
     if name == BASE:
         return _Model(f"base ({Path(run.config.model.path).name})", None, None)
     path = Path(name)
@@ -142,7 +142,7 @@ def scratch_folder() -> Iterator[Path]:
     rmtree(folder, ignore_errors=True)
 
 
-async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]) -> list[Rewards]:
+async def _evaluate_all(options: EvalOptions, run: RunSource, models: Sequence[_Model]) -> list[Rewards]:
     config = run.config
     base = await prepare_model(config.model.path)
     results = []
@@ -166,7 +166,7 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
                 total=len(models) * len(prompts) * per_prompt,
                 now_s=trio.current_time,
             )
-            async with open_engine(
+            async with open_evaluation_engine(
                 device=options.device,
                 threads=options.threads,
                 log_path=scratch / "engine.log",
@@ -177,9 +177,9 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
                     folder = await _folder(
                         model, base, config, scratch_model, shows_tracebacks=options.verbose
                     )
-                    policy = Policy(model.label, folder, folder)
+                    policy = PolicyFolder(model.label, folder, folder)
                     results.append(
-                        await evaluate(
+                        await evaluate_policy(
                             policy,
                             prompts,
                             plan,
@@ -192,7 +192,7 @@ async def _evaluate_all(options: EvalOptions, run: Run, models: Sequence[_Model]
     return results
 
 
-def _tell_changes(run: Run, inputs: Iterable[Input]) -> None:
+def _tell_changes(run: RunSource, inputs: Iterable[Input]) -> None:
     """Say if what is evaluated on is not what the run was trained with."""
     recorded = read_inputs(run.run_dir.inputs)
     before = recorded.of_table("task") if recorded else ()
@@ -200,9 +200,9 @@ def _tell_changes(run: Run, inputs: Iterable[Input]) -> None:
         log.warning("inputs.changed", what=words, why="since the run began: it is evaluated on now")
 
 
-def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) -> Plan:
+def _plan(options: EvalOptions, config: LearnerConfig, scorer: ProcessScorer) -> EvaluationPlan:
     rollouts = config.rollouts
-    return Plan(
+    return EvaluationPlan(
         samples_per_prompt=options.samples_per_prompt,
         sampling=SamplingParams(
             temperature=options.temperature or rollouts.temperature,
@@ -222,7 +222,7 @@ async def _folder(
         return model.folder or base
     # In the type in which nodes have it.
     dtype = config.trainer.publish_dtype
-    await export(
+    await export_checkpoint(
         model.trained,
         scratch,
         dtype=dtype,

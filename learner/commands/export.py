@@ -14,13 +14,13 @@ import msgspec
 import trio
 
 from echo2swarm.processes.parent import open_child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, UsageError
 from echo2swarm.text.format import format_bytes
 from echo2swarm.system.logging import configure_logging
 from learner.export.card import model_card
 from learner.export.messages import Export, Exported
-from learner.export.source import Trained, hold_checkpoint
+from learner.export.source import CheckpointSource, hold_checkpoint
 from learner.run.model_folder import prepare_model
 
 _MODULE: Final = "learner.trainer.export_worker"
@@ -55,7 +55,7 @@ def run_export(options: ExportOptions) -> None:
         say(f"exporting {trained.label} to {out}")
         exported = trio.run(
             partial(
-                export,
+                export_checkpoint,
                 trained,
                 out,
                 dtype=options.dtype,
@@ -73,12 +73,12 @@ def run_export(options: ExportOptions) -> None:
         )
 
 
-async def export(
-    trained: Trained,
+async def export_checkpoint(
+    trained: CheckpointSource,
     out: Path,
     *,
     dtype: str,
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[CallProgress], None],
     shows_tracebacks: bool = False,
 ) -> Exported:
     """Write the weights of a checkpoint as the model folder ``out``.
@@ -113,7 +113,7 @@ async def export(
             raise
 
 
-def _record(trained: Trained, out: Path, dtype: str, exported: Exported) -> dict[str, Any]:
+def _record(trained: CheckpointSource, out: Path, dtype: str, exported: Exported) -> dict[str, Any]:
     return {
         "folder": str(out),
         "run_id": trained.run.run_dir.run_id,

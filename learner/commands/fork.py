@@ -18,9 +18,9 @@ import trio
 
 from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import ConfigError, StoreError, UsageError
-from learner.run.checkpoint_store import Checkpoint, fault_of
+from learner.run.checkpoint_store import Checkpoint, damage_of
 from learner.config import LearnerConfig
-from learner.config.file import load, resolved
+from learner.config.file import load_config, resolved
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import Beginning
 from learner.ledger.resume import beginning_at
@@ -59,7 +59,7 @@ class Forked:
     """Newer checkpoints and what is wrong with them."""
 
 
-def fork(options: ForkOptions) -> Forked:
+def fork_run(options: ForkOptions) -> Forked:
     """Make the run directory of a new run that begins with a checkpoint of another.
 
     Raises:
@@ -113,7 +113,7 @@ def pick(
     for checkpoint in sorted(checkpoints, key=lambda c: c.step, reverse=True):
         if step not in (None, checkpoint.step):
             continue
-        fault = fault_of(checkpoint)
+        fault = damage_of(checkpoint)
         if fault is None:
             return checkpoint, tuple(passed)
         passed.append((checkpoint.step, fault))
@@ -129,7 +129,7 @@ def _config(source: RunDir, options: ForkOptions) -> LearnerConfig:
         overrides.append(f"run.name={options.name}")
     if not source.config.is_file():
         raise UsageError(f"{source.config} is missing; restore it")
-    return load(source.config, overrides, environment={}, of_run=source.config)
+    return load_config(source.config, overrides, environment={}, of_run=source.config)
 
 
 def _inputs(source: RunDir, config: LearnerConfig, *, accept: bool) -> Recorded:
@@ -139,7 +139,7 @@ def _inputs(source: RunDir, config: LearnerConfig, *, accept: bool) -> Recorded:
         ConfigError: that has changed since the old run began.
     """
     recorded = read_inputs(source.inputs) or Recorded()
-    before = load(source.config, environment={}, of_run=source.config)
+    before = load_config(source.config, environment={}, of_run=source.config)
     kept = inherited(
         recorded, same_task=config.task == before.task, same_model=config.model == before.model
     )

@@ -11,10 +11,10 @@ import structlog
 import trio
 
 from echo2swarm.system.allocator import keep_heap_small
-from echo2swarm.text.cli_errors import Rim
+from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.system.logging import configure_logging
-from learner.app import Serving, serve
+from learner.app import Serving, serve_run
 from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
@@ -51,7 +51,7 @@ DETAILS: Final = frozenset(
 """Events of every lease: a run has thousands."""
 
 
-def run_serve(options: ServeOptions, rim: Rim) -> None:
+def run_serve(options: ServeOptions, rim: error_boundary) -> None:
     """Do it; returns when the run is finished.
 
     Raises:
@@ -59,7 +59,7 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
         SwarmError: something failed.
         KeyboardInterrupt: it was interrupted.
     """
-    config = load_config(options)
+    config = config_of(options)
     check_places(config)
     configure_logging(verbose=options.verbose, as_json=options.as_json, details=DETAILS)
     if options.dry_run:
@@ -82,14 +82,14 @@ def run_serve(options: ServeOptions, rim: Rim) -> None:
             accept_changed_inputs=options.accept_changed_inputs,
         )
         try:
-            trio.run(partial(serve, serving))
+            trio.run(partial(serve_run, serving))
         except BaseException:
             if not options.resume and not run_dir.ticket.exists():
                 run_dir.forget_start()
             raise
 
 
-def load_config(options: ServeOptions) -> LearnerConfig:
+def config_of(options: ServeOptions) -> LearnerConfig:
     """Return the configuration that the options ask for.
 
     Raises:
@@ -110,11 +110,11 @@ def load_config(options: ServeOptions) -> LearnerConfig:
             check_is_there(folder)
             raise UsageError(f"{path} is missing; restore it, or give a CONFIG.toml")
     try:
-        config = config_file.load(path, overrides)
+        config = config_file.load_config(path, overrides)
         if not options.resume:
             return config
         before = _folder(options, config) / RunDir.CONFIG
-        return config_file.load(path, overrides, of_run=before)
+        return config_file.load_config(path, overrides, of_run=before)
     except ConfigError as exc:
         # Whoever typed an option knows nothing of the key that it sets.
         text = str(exc)
@@ -133,7 +133,7 @@ def _changes(run_dir: RunDir, config: LearnerConfig) -> tuple[Change, ...]:
         ConfigError: it may not, whatever checkpoint the run goes on from.
     """
     try:
-        before = config_file.load(run_dir.config, environment={}, of_run=run_dir.config)
+        before = config_file.load_config(run_dir.config, environment={}, of_run=run_dir.config)
     except ConfigError as exc:
         log.warning("config.not_compared", error=str(exc), why="other software wrote it")
         return ()

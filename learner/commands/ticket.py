@@ -23,14 +23,14 @@ def show_ticket(run_dir: Path) -> None:
     line = _read(run_dir)
     renewing = f"echo2-learner serve --resume --run-dir {shlex.quote(str(run_dir))}"
     try:
-        ticket_protocol.read(line, now_unix_s=time.time())
+        ticket_protocol.parse_ticket(line, now_unix_s=time.time())
     except RemoteProtocolError as exc:
         if exc.reason is not Reason.EXPIRED:
             raise StoreError(
                 f"{run_dir / RunDir.TICKET}: {exc}; the learner writes a new one when it starts: "
                 f"{renewing}"
             ) from exc
-        ticket = ticket_protocol.read(line, now_unix_s=0.0)
+        ticket = ticket_protocol.parse_ticket(line, now_unix_s=0.0)
         ago_h = (time.time() - ticket.expires_unix_s) / 3600
         click.echo(
             f"warning: this ticket expired {ago_h:.1f} h ago, and nobody can join with it; the "

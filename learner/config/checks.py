@@ -7,11 +7,11 @@ from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.own_addresses import check_advertised, check_listen
 from learner.config.tables import (
-    EvalTable,
+    EvalConfig,
     LearnerConfig,
-    RolloutTable,
-    SwarmTable,
-    TrainerTable,
+    RolloutConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from protocols.errors import RemoteProtocolError
 from protocols.leases import MAX_GROUPS
@@ -23,7 +23,7 @@ MAX_EVAL_SAMPLES: Final = 100_000
 _DEVICE: Final = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
 
-def check(config: LearnerConfig) -> LearnerConfig:
+def check_config(config: LearnerConfig) -> LearnerConfig:
     """Return ``config`` if its keys fit together.
 
     Raises:
@@ -36,7 +36,7 @@ def check(config: LearnerConfig) -> LearnerConfig:
     return config
 
 
-def _check_rollouts(rollouts: RolloutTable) -> None:
+def _check_rollouts(rollouts: RolloutConfig) -> None:
     most = rollouts.max_staleness + 1
     if rollouts.publish_every > most:
         raise ConfigError(
@@ -57,7 +57,7 @@ def _check_rollouts(rollouts: RolloutTable) -> None:
         )
 
 
-def _check_swarm(swarm: SwarmTable) -> None:
+def _check_swarm(swarm: SwarmConfig) -> None:
     if not swarm.listen:
         raise ConfigError("swarm.listen: expected at least one address, or nobody can join")
     if len(swarm.advertise) > MAX_ADDRESSES:
@@ -80,7 +80,7 @@ def _check_swarm(swarm: SwarmTable) -> None:
         raise ConfigError(f"swarm.{key}: {exc}") from None
 
 
-def _check_trainer(trainer: TrainerTable) -> None:
+def _check_trainer(trainer: TrainerConfig) -> None:
     if not _DEVICE.fullmatch(trainer.device):
         raise ConfigError(
             f'trainer.device: expected "auto", "cpu", "cuda" or "cuda:N", got "{trainer.device}"'
@@ -92,7 +92,7 @@ def _check_trainer(trainer: TrainerTable) -> None:
         )
 
 
-def _check_eval(table: EvalTable) -> None:
+def _check_eval(table: EvalConfig) -> None:
     if (num := table.num_prompts * table.num_samples) > MAX_EVAL_SAMPLES:
         raise ConfigError(
             f"eval.num_samples: an evaluation would be of {num} completions (times "

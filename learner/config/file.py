@@ -16,16 +16,16 @@ import msgspec
 import tomli_w
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.text.toml_tables import accepts, convert, table_type
+from echo2swarm.text.toml_tables import accepts, convert_table, table_type
 from echo2swarm.system.text_files import why_not_utf8, without_mark
-from learner.config.checks import check
+from learner.config.checks import check_config
 from learner.config.presets import PRESETS
-from learner.config.tables import LearnerConfig, TrainerTable
+from learner.config.tables import LearnerConfig, TrainerConfig
 from learner.config.text import write_commented
 from learner.tasks.base import TaskOptions
 from learner.tasks.registry import BUILT_IN, check_table, find_kind
 
-__all__ = ["load", "resolved", "write_commented"]
+__all__ = ["load_config", "resolved", "write_commented"]
 
 ENVIRONMENT_PREFIX: Final = "ECHO2_"
 _SEPARATOR: Final = "__"
@@ -45,7 +45,7 @@ class _Layer:
     """Where relative paths in it start."""
 
 
-def load(
+def load_config(
     path: Path | None,
     overrides: Iterable[str] = (),
     *,
@@ -81,7 +81,7 @@ def load(
 
 
 def resolved(config: LearnerConfig) -> str:
-    """Return a configuration as TOML with every key that has a value; :func:`load` reads it.
+    """Return a configuration as TOML with every key that has a value; :func:`load_config` reads it.
 
     What other keys decide, where they are left out, stands there as comments.
     """
@@ -99,7 +99,7 @@ def resolved(config: LearnerConfig) -> str:
     return text
 
 
-def _by_objective(trainer: TrainerTable) -> dict[str, Any]:
+def _by_objective(trainer: TrainerConfig) -> dict[str, Any]:
     decided = asdict(PRESETS[trainer.objective])
     return {name: value for name, value in decided.items() if getattr(trainer, name) is None}
 
@@ -116,7 +116,7 @@ def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:
     """Merge ``layers``, the first of which is the strongest, and check the result."""
     for layer in layers:
         try:
-            convert(layer.tables, LearnerConfig)
+            convert_table(layer.tables, LearnerConfig)
         except ConfigError as exc:
             raise ConfigError(f"{layer.name}: {exc}") from None
     kinds = [layer.tables["task"].get("kind") for layer in layers if "task" in layer.tables]
@@ -130,7 +130,7 @@ def _resolve(layers: list[_Layer], *, default_folder: Path) -> LearnerConfig:
         merged["task"] = check_table({**merged.get("task", {}), "kind": kind})
         # Defaults may be paths too.
         merged = _with_absolute_paths(merged, default_folder, path_keys)
-        return check(convert(merged, LearnerConfig))
+        return check_config(convert_table(merged, LearnerConfig))
     except ConfigError as exc:
         raise ConfigError(_with_origin(str(exc), layers)) from None
 

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from learner.config.presets import PRESETS, Importance, KlEstimator, LengthNorm, Level
-from learner.config.tables import TrainerTable
+from learner.config.tables import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Objective:
         return levels == {"token"}
 
 
-def objective_of(table: TrainerTable) -> Objective:
+def objective_of(table: TrainerConfig) -> Objective:
     """Return the objective that ``table`` asks for."""
     choices: dict[str, Any] = asdict(PRESETS[table.objective])
     chosen = {name: getattr(table, name) for name in choices}

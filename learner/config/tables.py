@@ -21,7 +21,7 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Base of every table: immutable, and unknown keys are an error."""
 
 
-class RunTable(Table, frozen=True):
+class RunConfig(Table, frozen=True):
     """What the run is."""
 
     name: Name = "run"
@@ -34,14 +34,14 @@ class RunTable(Table, frozen=True):
     """When nothing has moved for so long, the log says who waits for what."""
 
 
-class ModelTable(Table, frozen=True):
+class ModelConfig(Table, frozen=True):
     """What is trained."""
 
     path: str = "embedded"
     """A folder in Hugging Face format with safetensors, a hub id, or "embedded" (SmolLM2-135M)."""
 
 
-class SwarmTable(Table, frozen=True):
+class SwarmConfig(Table, frozen=True):
     """How the learner appears in the network."""
 
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4150",)
@@ -61,7 +61,7 @@ class SwarmTable(Table, frozen=True):
     """Most that the learner uploads of weights, in Mbit/s; left out, all that its line carries."""
 
 
-class RolloutTable(Table, frozen=True):
+class RolloutConfig(Table, frozen=True):
     """How rollouts are made and how stale they may be."""
 
     prompts_per_step: AtLeastOne = 16
@@ -88,7 +88,7 @@ class RolloutTable(Table, frozen=True):
     """Most groups replaced per update, times prompts_per_step; beyond that they are kept."""
 
 
-class SelectorTable(Table, frozen=True):
+class SelectorConfig(Table, frozen=True):
     """Which nodes are activated: the cheapest that keep the learner busy, within these limits."""
 
     max_usd_per_hour: Positive | None = None
@@ -101,7 +101,7 @@ class SelectorTable(Table, frozen=True):
     """Standard deviations of the supply to have in reserve: for nodes that fail or slow down."""
 
 
-class TrainerTable(Table, frozen=True):
+class TrainerConfig(Table, frozen=True):
     """The update."""
 
     kind: Literal["grpo", "sleep"] = "grpo"
@@ -176,7 +176,7 @@ class TrainerTable(Table, frozen=True):
     """Only for kind = "sleep"."""
 
 
-class CheckpointTable(Table, frozen=True):
+class CheckpointConfig(Table, frozen=True):
     """What survives a crash."""
 
     every_steps: Natural = 10
@@ -190,7 +190,7 @@ class CheckpointTable(Table, frozen=True):
     """
 
 
-class EvalTable(Table, frozen=True):
+class EvalConfig(Table, frozen=True):
     """Evaluation on held-out prompts while the run goes on (docs/evaluate.md)."""
 
     every_steps: Natural = 0
@@ -209,7 +209,7 @@ class EvalTable(Table, frozen=True):
     """An evaluation that takes longer ends with those prompts that are done."""
 
 
-class TrackingTable(Table, frozen=True):
+class TrackingConfig(Table, frozen=True):
     """Tools that are told the metrics, besides metrics.jsonl (docs/metrics.md)."""
 
     tensorboard: bool = False
@@ -219,13 +219,13 @@ class TrackingTable(Table, frozen=True):
 class LearnerConfig(Table, frozen=True):
     """All of it."""
 
-    run: RunTable = RunTable()
-    model: ModelTable = ModelTable()
+    run: RunConfig = RunConfig()
+    model: ModelConfig = ModelConfig()
     task: dict[str, Any] = msgspec.field(default_factory=lambda: {"kind": "arithmetic"})
-    swarm: SwarmTable = SwarmTable()
-    rollouts: RolloutTable = RolloutTable()
-    selector: SelectorTable = SelectorTable()
-    trainer: TrainerTable = TrainerTable()
-    checkpoint: CheckpointTable = CheckpointTable()
-    eval: EvalTable = EvalTable()
-    tracking: TrackingTable = TrackingTable()
+    swarm: SwarmConfig = SwarmConfig()
+    rollouts: RolloutConfig = RolloutConfig()
+    selector: SelectorConfig = SelectorConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()
+    tracking: TrackingConfig = TrackingConfig()

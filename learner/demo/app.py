@@ -21,14 +21,14 @@ from rich.text import Text
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.text.format import format_seconds, printable
 from echo2swarm.report.report import write_report
-from echo2swarm.report.run_reader import read_run, step_of
+from echo2swarm.report.run_reader import read_run, step_record_of
 from learner.demo.follow import LineFollower
 from learner.demo.narrator import Narrator
 from learner.demo.process import SwarmProcess
 from learner.demo.settings import LISTEN, DemoSettings, demo_config, engine_of
 from learner.demo.signals import until_signal
 from learner.demo.swarm import LocalSwarm, open_swarm
-from learner.demo.verdict import judge
+from learner.demo.verdict import judge_learning
 
 _PREPARE_TIMEOUT_S: Final = 900.0
 _START_TIMEOUT_S: Final = 180.0
@@ -40,7 +40,7 @@ _ABSENCE_S: Final = 12.0
 _TAIL_LINES: Final = 15
 
 
-class Teller:
+class DemoPrinter:
     """Prints lines with the time since the start in front."""
 
     def __init__(self, console: Console) -> None:
@@ -70,7 +70,7 @@ async def run_demo(settings: DemoSettings, console: Console) -> bool:
         SwarmError: something failed; every process has ended.
         KeyboardInterrupt: a signal asked to end; every process has ended.
     """
-    teller = Teller(console)
+    teller = DemoPrinter(console)
 
     async def work() -> None:
         async with open_swarm(settings.folder) as swarm:
@@ -87,7 +87,7 @@ async def run_demo(settings: DemoSettings, console: Console) -> bool:
     return _conclude(settings, teller)
 
 
-async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
+async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter) -> None:
     config = demo_config(settings)
     if settings.model != "tiny":
         await _prepare(swarm, config.model.path, teller)
@@ -110,7 +110,7 @@ async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) ->
         await _watch(swarm, settings, teller)
 
 
-async def _prepare(swarm: LocalSwarm, model: str, teller: Teller) -> None:
+async def _prepare(swarm: LocalSwarm, model: str, teller: DemoPrinter) -> None:
     """Have the model's files ready before anybody waits for them."""
     teller.tell(f"preparing the model {model!r} (the first time this takes a few minutes)")
     process = await swarm.start_tool("echo2swarm.models.prepare", (model,), name="prepare")
@@ -140,7 +140,7 @@ def _name(index: int) -> str:
     return f"node-{index + 1}"
 
 
-async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> None:
+async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter) -> None:
     """Tell what happens until the learner has ended; then give the nodes time to leave."""
     narrator = Narrator(
         num_steps=settings.num_steps, ascii_only=not teller.console.encoding.startswith("utf")
@@ -153,7 +153,7 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
         status = swarm.status()
         lines = [] if status is None else [*narrator.nodes(status), *narrator.version(status)]
         for record in steps.new_records():
-            step = step_of(record)
+            step = step_record_of(record)
             if step is not None:
                 lines.append(narrator.step(step))
                 last_news_s = trio.current_time()
@@ -178,7 +178,7 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: Teller) -> N
 
 
 async def _mishap(
-    swarm: LocalSwarm, name: str, ticket: str, settings: DemoSettings, teller: Teller
+    swarm: LocalSwarm, name: str, ticket: str, settings: DemoSettings, teller: DemoPrinter
 ) -> None:
     """Kill a node in mid-run, wait until it is missed, and start it again as itself."""
     while (status := swarm.status()) is None or status.learner_step < settings.num_steps // 3:  # noqa: ASYNC110
@@ -191,7 +191,7 @@ async def _mishap(
     await _start_node(swarm, name, ticket, settings)
 
 
-def _tell_failure(swarm: LocalSwarm, teller: Teller) -> None:
+def _tell_failure(swarm: LocalSwarm, teller: DemoPrinter) -> None:
     """Print the log of what ended badly; of the learner if nothing did."""
     culprits = [p for p in swarm.processes if not p.is_running and p.exit_status != 0]
     for process in culprits or swarm.processes[:1]:
@@ -204,11 +204,11 @@ def _remove_weights(folder: Path) -> None:
         shutil.rmtree(copies, ignore_errors=True)
 
 
-def _conclude(settings: DemoSettings, teller: Teller) -> bool:
+def _conclude(settings: DemoSettings, teller: DemoPrinter) -> bool:
     run_dir = settings.folder / "run"
     path = write_report(run_dir, settings.folder / "report")
     record = read_run(run_dir)
-    verdict = judge(record.rewards, num_steps=settings.num_steps)
+    verdict = judge_learning(record.rewards, num_steps=settings.num_steps)
     teller.tell(f"report: {path}; the trained model: {run_dir / 'checkpoints'}")
     style = "bold green" if verdict.has_learned else "bold red"
     word = "It has learned" if verdict.has_learned else "It has NOT learned"

@@ -10,7 +10,7 @@ from typing import Final
 from rich.text import Text
 
 from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.report.run_record import StepRecord
 from protocols.heartbeat import NodeState
 from protocols.status import NodeStatus, StatusReply
@@ -104,7 +104,7 @@ class Narrator:
         num_wanted = status.rollouts_per_step
         num_here = min(status.num_buffered, num_wanted)
         what = f"step {status.learner_step + 1:>3}: {printable(status.phase, max_chars=20)}"
-        if status.phase == Phase.WAITING:
+        if status.phase == LearnerPhase.WAITING:
             what += f", {num_here} of {num_wanted} rollouts are here"
         return [Text(what, style="dim")]
 

@@ -106,7 +106,7 @@ async def start_process(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class GroupExit:
     """How a group of processes came to its end."""
 
     killed: tuple[str, ...]
@@ -117,7 +117,7 @@ class Ending:
 
 async def stop_processes(
     processes: Sequence[SwarmProcess], *, tag: str, grace_s: float = 8.0
-) -> Ending:
+) -> GroupExit:
     """End all ``processes``, and whatever else carries ``tag``; nothing is left afterwards.
 
     They are interrupted once, to end their work, then once more, to stop at once, and are
@@ -137,7 +137,7 @@ async def stop_processes(
         for pid in orphans:
             _kill(pid)
         await _wait_untagged(tag, timeout_s=_KILLED_S)
-    return Ending(killed=tuple(p.name for p in stubborn), num_orphans=len(orphans))
+    return GroupExit(killed=tuple(p.name for p in stubborn), num_orphans=len(orphans))
 
 
 def tagged_pids(tag: str) -> list[int]:

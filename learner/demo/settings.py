@@ -7,13 +7,13 @@ from typing import Final
 
 from echo2swarm.system.errors import UsageError
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 
 TRAINER_THREADS: Final = 1
@@ -65,11 +65,11 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
     if is_tiny and not TINY_MODEL_DIR.is_dir():
         raise UsageError(f"{TINY_MODEL_DIR}: the tiny model comes with a checkout only")
     return LearnerConfig(
-        run=RunTable(name="demo", num_steps=settings.num_steps, seed=settings.seed),
-        model=ModelTable(path=str(TINY_MODEL_DIR) if is_tiny else settings.model),
+        run=RunConfig(name="demo", num_steps=settings.num_steps, seed=settings.seed),
+        model=ModelConfig(path=str(TINY_MODEL_DIR) if is_tiny else settings.model),
         task={"kind": "sort_digits"} if is_tiny else {"kind": "arithmetic"},
-        swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=1.0),
+        rollouts=RolloutConfig(
             prompts_per_step=16,
             group_size=8,
             max_staleness=2,
@@ -81,12 +81,12 @@ def demo_config(settings: DemoSettings) -> LearnerConfig:
             # is noticed by its silence.
             lease_timeout_s=300.0,
         ),
-        trainer=TrainerTable(
+        trainer=TrainerConfig(
             learning_rate=5e-4 if is_tiny else 1e-5,
             warmup_steps=5,
             threads=TRAINER_THREADS,
         ),
-        checkpoint=CheckpointTable(every_steps=0),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 

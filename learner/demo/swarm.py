@@ -20,7 +20,7 @@ from echo2swarm.system.jsonl import read_jsonl
 from learner.config import LearnerConfig
 from learner.demo.process import (
     TAG_VARIABLE,
-    Ending,
+    GroupExit,
     SwarmProcess,
     start_process,
     stop_processes,
@@ -228,7 +228,7 @@ class LocalSwarm:
                 raise SwarmError(f"waited {timeout_s:g} s in vain for {what}; logs: {self.log_dir}")
             await trio.sleep(_POLL_S)
 
-    async def stop(self, *, grace_s: float = 8.0) -> Ending:
+    async def stop(self, *, grace_s: float = 8.0) -> GroupExit:
         """End everything; safe to call again."""
         return await stop_processes(self.processes, tag=self.tag, grace_s=grace_s)
 

@@ -11,25 +11,25 @@ MIN_GAIN: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class LearningVerdict:
     """The answer, and why."""
 
     has_learned: bool
     why: str
 
 
-def judge(rewards: Sequence[float], *, num_steps: int) -> Verdict:
+def judge_learning(rewards: Sequence[float], *, num_steps: int) -> LearningVerdict:
     """Compare the first and the last ten steps of a run that was to have ``num_steps``."""
     if len(rewards) < num_steps:
-        return Verdict(has_learned=False, why=f"only {len(rewards)} of {num_steps} steps were done")
+        return LearningVerdict(has_learned=False, why=f"only {len(rewards)} of {num_steps} steps were done")
     gain = reward_gain(rewards)
     if gain is None:
-        return Verdict(has_learned=False, why="too few steps to compare")
+        return LearningVerdict(has_learned=False, why="too few steps to compare")
     first, last = gain
     window = min(WINDOW_STEPS, len(rewards) // 2)
     # Means of exact fractions differ in the last bit; a gain of exactly the mark is met.
     has_learned = last - first >= MIN_GAIN - 1e-9
-    return Verdict(
+    return LearningVerdict(
         has_learned=has_learned,
         why=(
             f"mean reward of the first {window} steps {first:.3f}, of the last {window} "

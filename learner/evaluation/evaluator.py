@@ -18,7 +18,7 @@ from echo2swarm.system.errors import SwarmError
 from echo2swarm.models.cache import torch_env
 from learner.evaluation.held_out import sample_seed
 from learner.ports import Scorer
-from learner.scoring.messages import Completion as ToScore
+from learner.scoring.messages import CompletionToScore as ToScore
 from learner.scoring.messages import Prompt, sha256_of_prompt
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
@@ -33,7 +33,7 @@ _GENERATE_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyFolder:
     """A model folder."""
 
     label: str
@@ -42,7 +42,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EvaluationPlan:
     """What is made of each prompt."""
 
     samples_per_prompt: int
@@ -68,7 +68,7 @@ OnDone = Callable[[int], None]
 
 
 @asynccontextmanager
-async def open_engine(*, device: str, threads: int, log_path: Path) -> AsyncIterator[Child]:
+async def open_evaluation_engine(*, device: str, threads: int, log_path: Path) -> AsyncIterator[Child]:
     """Run an engine for the length of the context."""
     options = json.dumps({"device": device, "threads": threads})
     env = {
@@ -85,10 +85,10 @@ async def open_engine(*, device: str, threads: int, log_path: Path) -> AsyncIter
         yield child
 
 
-async def evaluate(
-    policy: Policy,
+async def evaluate_policy(
+    policy: PolicyFolder,
     prompts: Sequence[Prompt],
-    plan: Plan,
+    plan: EvaluationPlan,
     *,
     engine: Child,
     scorer: Scorer,
@@ -136,7 +136,7 @@ async def evaluate(
     )
 
 
-async def _sample(part: Sequence[Prompt], plan: Plan, engine: Child) -> list[Completion]:
+async def _sample(part: Sequence[Prompt], plan: EvaluationPlan, engine: Child) -> list[Completion]:
     groups = [
         LeasedGroup(
             group_id=prompt.index,
@@ -151,7 +151,7 @@ async def _sample(part: Sequence[Prompt], plan: Plan, engine: Child) -> list[Com
     return await _generate(groups, plan.sampling, engine)
 
 
-async def _most_likely(part: Sequence[Prompt], plan: Plan, engine: Child) -> list[Completion]:
+async def _most_likely(part: Sequence[Prompt], plan: EvaluationPlan, engine: Child) -> list[Completion]:
     index = plan.samples_per_prompt
     groups = [
         LeasedGroup(

@@ -16,27 +16,27 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.lease_rules import Ask
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.jsonl import JsonLines
-from learner.config import EvalTable
+from learner.config import EvalConfig
 from learner.rollouts.lease_desk import tell_ended
 from learner.rollouts.prompts import usable_prompts
 from learner.evaluation.evaluators import Evaluators
-from learner.evaluation.verdicts import Judge
+from learner.evaluation.verdicts import EvaluationJudge
 from learner.evaluation.point import point_of
 from learner.evaluation.held_out import draw_held_out
-from learner.evaluation.round import Asker, EvalPlan, Round
-from learner.evaluation.schedule import Schedule
-from learner.evaluation.metrics import Teller
+from learner.evaluation.round import HeldOutRequest, RoundPlan, EvaluationRound
+from learner.evaluation.schedule import EvaluationSchedule
+from learner.evaluation.metrics import EvaluationMetrics
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
 from learner.state.node_table import NodeTable
 from learner.ports import HeldOut
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from learner.scoring.messages import Prompt
 from protocols.ids import LeaseId, PeerId, PolicyVersion, short
 from protocols.leases import Lease
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 class _Now:
     """The evaluation that goes on."""
 
-    round: Round
+    round: EvaluationRound
     started_s: float
     is_ready: bool = False
     """Whether it is on record, so that work of it may be leased."""
@@ -77,18 +77,18 @@ class LiveEvaluation:
 
     def __init__(
         self,
-        table: EvalTable,
-        plan: EvalPlan,
-        schedule: Schedule,
+        table: EvalConfig,
+        plan: RoundPlan,
+        schedule: EvaluationSchedule,
         *,
         held_out: HeldOut,
-        judge: Judge,
+        judge: EvaluationJudge,
         dispatcher: Dispatcher,
         nodes: NodeTable,
         ledger: Ledger,
-        progress: Progress,
+        progress: LearnerProgress,
         metrics: JsonLines,
-        bell: Bell,
+        bell: ChangeEvent,
     ) -> None:
         self._table = table
         self._plan = plan
@@ -100,11 +100,11 @@ class LiveEvaluation:
         self._ledger = ledger
         self._progress = progress
         self._bell = bell
-        self._teller = Teller(metrics)
+        self._teller = EvaluationMetrics(metrics)
         self._evaluators = Evaluators(nodes, max_share=table.max_share)
         self._prompts: list[Prompt] = []
         self._now: _Now | None = None
-        self._last: Round | None = None
+        self._last: EvaluationRound | None = None
         """The one before; results of it may still come."""
         self._evaluated: int | None = None
         """The newest version of which an evaluation was begun, or given up."""
@@ -122,7 +122,7 @@ class LiveEvaluation:
         return frozenset(prompt.tokens for prompt in self._prompts)
 
     @property
-    def running(self) -> Round | None:
+    def running(self) -> EvaluationRound | None:
         """The evaluation that goes on."""
         return self._now.round if self._now else None
 
@@ -153,7 +153,7 @@ class LiveEvaluation:
 
     # Nodes.
 
-    async def grant(self, ask: Ask) -> Lease | None:
+    async def grant(self, ask: WorkRequest) -> Lease | None:
         """Lease held-out prompts to a node that can keep its version; None if it may train."""
         self._evaluators.add(ask.peer)
         version = ask.applied_version
@@ -162,7 +162,7 @@ class LiveEvaluation:
         now = self._now
         if now is None or not now.is_ready or now.round.version != version:
             return None
-        asker = Asker(ask.peer, ask.session_id, ask.max_completions)
+        asker = HeldOutRequest(ask.peer, ask.session_id, ask.max_completions)
         granted = now.round.grant(
             asker,
             max_evaluators=self._max_at_once(),
@@ -242,7 +242,7 @@ class LiveEvaluation:
             samples_per_prompt=plan.samples_per_prompt,
             sampling=plan.sampling,
         ):
-            found = Round(
+            found = EvaluationRound(
                 left.version,
                 self._prompts,
                 plan,
@@ -313,7 +313,7 @@ class LiveEvaluation:
         )
 
     async def _begin(self, version: PolicyVersion) -> None:
-        found = Round(version, self._prompts, self._plan)
+        found = EvaluationRound(version, self._prompts, self._plan)
         self._now = now = _Now(round=found, started_s=trio.current_time())
         before, self._evaluated = self._evaluated, version
         self._evaluators.are_at_work()
@@ -339,7 +339,7 @@ class LiveEvaluation:
         )
         self._bell.ring()
 
-    def _over(self, found: Round) -> list[tuple[LeaseRecord, LeaseState]]:
+    def _over(self, found: EvaluationRound) -> list[tuple[LeaseRecord, LeaseState]]:
         """Return the leases that nothing will come of in time."""
         now_s = trio.current_time()
         lost = [

@@ -8,14 +8,14 @@ import structlog
 
 from echo2swarm.system.jsonl import JsonLines
 from learner.evaluation.point import Point
-from learner.evaluation.round import Round
+from learner.evaluation.round import EvaluationRound
 from learner.ledger.evaluations import Outcome
 from protocols.status import Estimate, EvaluationPoint
 
 log = structlog.get_logger()
 
 
-class Teller:
+class EvaluationMetrics:
     """Tells of each evaluation that is over.
 
     Args:
@@ -42,7 +42,7 @@ class Teller:
         except OSError as exc:
             log.error("metrics.not_written", version=point.version, error=exc.strerror)
 
-    def say(self, found: Round, point: Point | None, outcome: Outcome, why: str) -> None:
+    def say(self, found: EvaluationRound, point: Point | None, outcome: Outcome, why: str) -> None:
         """Log what was found, or why nothing was; from now on it is the newest point."""
         if point is None:
             log.warning(

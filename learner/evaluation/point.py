@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from learner.evaluation.round import Round
-from learner.evaluation.statistics import Estimate, Figures, figures
+from learner.evaluation.round import EvaluationRound
+from learner.evaluation.statistics import Interval95, Figures, figures
 
 _ESTIMATES = ("mean_at_k", "pass_at_1", "pass_at_k")
 
@@ -69,7 +69,7 @@ class Point:
         }
 
 
-def point_of(found: Round, *, num_wanted: int, took_s: float) -> Point | None:
+def point_of(found: EvaluationRound, *, num_wanted: int, took_s: float) -> Point | None:
     """Return what a round found; None if no prompt has all its samples."""
     rewards_NK = found.rewards_NK()
     if not rewards_NK:
@@ -86,8 +86,8 @@ def point_of(found: Round, *, num_wanted: int, took_s: float) -> Point | None:
     )
 
 
-def _estimate(found: Figures, name: str) -> Estimate:
-    by_name: Mapping[str, Estimate] = {
+def _estimate(found: Figures, name: str) -> Interval95:
+    by_name: Mapping[str, Interval95] = {
         "mean_at_k": found.mean_at_k,
         "pass_at_1": found.pass_at_1,
         "pass_at_k": found.pass_at_k,

@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 
 from learner.evaluation.evaluator import Rewards
-from learner.evaluation.statistics import Estimate, Figures, figures, paired_difference
-from learner.export.source import Run
+from learner.evaluation.statistics import Interval95, Figures, figures, paired_difference
+from learner.export.source import RunSource
 
 
-def as_json(run: Run, results: Sequence[Rewards]) -> dict[str, Any]:
+def as_json(run: RunSource, results: Sequence[Rewards]) -> dict[str, Any]:
     """Return everything that was found."""
     baseline = results[0]
     models = []
@@ -35,7 +35,7 @@ def as_json(run: Run, results: Sequence[Rewards]) -> dict[str, Any]:
     }
 
 
-def as_table(run: Run, results: Sequence[Rewards], *, width: int) -> str:
+def as_table(run: RunSource, results: Sequence[Rewards], *, width: int) -> str:
     """Return the same as a table; or, where that is wider than ``width``, model by model."""
     found = [_figures(result) for result in results]
     num_samples = found[0].samples_per_prompt
@@ -83,6 +83,6 @@ def _figures(result: Rewards) -> Figures:
     return figures(result.sampled_NK, result.greedy_N)
 
 
-def _text(estimate: Estimate, *, signed: bool = False) -> str:
+def _text(estimate: Interval95, *, signed: bool = False) -> str:
     sign = "+" if signed else ""
     return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"

@@ -35,7 +35,7 @@ _TOOK_AT_LEAST: Final = frozenset({LeaseState.TIMED_OUT})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalPlan:
+class RoundPlan:
     """What is asked in every evaluation of a run."""
 
     samples_per_prompt: int
@@ -48,7 +48,7 @@ class EvalPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ScoredSample:
     """One judged sample."""
 
     reward: float
@@ -60,7 +60,7 @@ class Answer:
     text: str = ""
 
 
-class Asker(NamedTuple):
+class HeldOutRequest(NamedTuple):
     """A node that wants work."""
 
     peer: PeerId
@@ -73,7 +73,7 @@ def group_of(prompt_index: int) -> GroupId:
     return GroupId(FIRST_GROUP + prompt_index)
 
 
-class Round:
+class EvaluationRound:
     """The state of one evaluation.
 
     Args:
@@ -89,15 +89,15 @@ class Round:
         self,
         version: PolicyVersion,
         prompts: Sequence[Prompt],
-        plan: EvalPlan,
+        plan: RoundPlan,
         *,
-        answers: Mapping[SampleKey, Answer] | None = None,
+        answers: Mapping[SampleKey, ScoredSample] | None = None,
         leases: Iterable[LeaseRecord] = (),
         num_leases: int = 0,
     ) -> None:
         self.version = version
         self.leases = LeaseBook()
-        self.answers: dict[SampleKey, Answer] = dict(answers or {})
+        self.answers: dict[SampleKey, ScoredSample] = dict(answers or {})
         self.is_closed = False
         """No more is leased or taken."""
         self._plan = plan
@@ -139,7 +139,7 @@ class Round:
         """Return the rewards of those prompts that have all their samples."""
         return [[answer.reward for answer in answers] for answers in self._answered()]
 
-    def counted(self) -> list[Answer]:
+    def counted(self) -> list[ScoredSample]:
         """Return the answers that count: of those prompts that have all their samples."""
         return [answer for answers in self._answered() for answer in answers]
 
@@ -147,7 +147,7 @@ class Round:
         """Return what tells the prompt of a sample from every other."""
         return sha256_of_prompt(self._tokens[key[0]])
 
-    def _answered(self) -> list[list[Answer]]:
+    def _answered(self) -> list[list[ScoredSample]]:
         size = range(self._plan.samples_per_prompt)
         found = [[self.answers.get((g, k)) for k in size] for g in self._tokens]
         whole = [[answer for answer in row if answer is not None] for row in found]
@@ -156,7 +156,7 @@ class Round:
     # Leasing.
 
     def grant(
-        self, asker: Asker, *, max_evaluators: int, now_s: float
+        self, asker: HeldOutRequest, *, max_evaluators: int, now_s: float
     ) -> tuple[Lease, LeaseRecord] | None:
         """Lease samples to a node that samples with the version; None if there is nothing for it.
 
@@ -229,7 +229,7 @@ class Round:
             and self._holders.get(key) == lease.lease_id
         ]
 
-    def _limit(self, asker: Asker, max_evaluators: int, num_wanted: int) -> int:
+    def _limit(self, asker: HeldOutRequest, max_evaluators: int, num_wanted: int) -> int:
         """Return how many samples a node gets at once.
 
         Not more than it can do in time; and its share of what is left, so that all nodes are
@@ -308,7 +308,7 @@ class Round:
             self._hand_to_backup(key)
 
     def accept(
-        self, lease: LeaseRecord, key: SampleKey, answer: Answer, now_s: float
+        self, lease: LeaseRecord, key: SampleKey, answer: ScoredSample, now_s: float
     ) -> LeaseEnded | None:
         """Take the result that :meth:`begin_judging` announced; returns the end of its lease."""
         del self._judging[key]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class EvaluationSchedule:
     """The version that a run begins with, one every so many steps, and the last one."""
 
     every_steps: int

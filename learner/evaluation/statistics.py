@@ -33,7 +33,7 @@ _AT_ONCE: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval95:
     """A figure, and where it lies with 95 % confidence."""
 
     value: float
@@ -47,10 +47,10 @@ class Figures:
 
     num_prompts: int
     samples_per_prompt: int
-    mean_at_k: Estimate
-    pass_at_1: Estimate
-    pass_at_k: Estimate
-    greedy_accuracy: Estimate | None
+    mean_at_k: Interval95
+    pass_at_1: Interval95
+    pass_at_k: Interval95
+    greedy_accuracy: Interval95 | None
 
 
 def figures(rewards_NK: Sequence[Sequence[float]], greedy_N: Sequence[float] | None) -> Figures:
@@ -76,16 +76,16 @@ def figures(rewards_NK: Sequence[Sequence[float]], greedy_N: Sequence[float] | N
     )
 
 
-def bootstrap_mean(values_N: Floats) -> Estimate:
+def bootstrap_mean(values_N: Floats) -> Interval95:
     """Return the mean with its percentile bootstrap interval; the same for the same values."""
     means = _resampled_means(values_N)
     low, high = np.quantile(means, [0.025, 0.975])
-    return Estimate(float(values_N.mean()), float(low), float(high))
+    return Interval95(float(values_N.mean()), float(low), float(high))
 
 
 def paired_difference(
     rewards_NK: Sequence[Sequence[float]], baseline_NK: Sequence[Sequence[float]]
-) -> Estimate:
+) -> Interval95:
     """Return how much higher the mean reward is than a baseline's on the same prompts.
 
     Prompts are resampled in pairs, so that what makes some harder for both cancels out.
@@ -97,13 +97,13 @@ def paired_difference(
     return bootstrap_mean(ours_N - theirs_N)
 
 
-def wilson(num_right: int, num_trials: int) -> Estimate:
+def wilson(num_right: int, num_trials: int) -> Interval95:
     """Return a share with Wilson's score interval."""
     share = num_right / num_trials
     scale = 1 + _Z**2 / num_trials
     center = (share + _Z**2 / (2 * num_trials)) / scale
     half = _Z / scale * math.sqrt(share * (1 - share) / num_trials + _Z**2 / (4 * num_trials**2))
-    return Estimate(share, max(0.0, center - half), min(1.0, center + half))
+    return Interval95(share, max(0.0, center - half), min(1.0, center + half))
 
 
 def _resampled_means(values_N: Floats) -> Floats:

@@ -16,18 +16,18 @@ import trio
 
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
 from echo2swarm.system.errors import ChildError
-from learner.evaluation.round import FIRST_GROUP, Answer, Round
+from learner.evaluation.round import FIRST_GROUP, ScoredSample, EvaluationRound
 from learner.rollouts.checks import (
     ContentRules,
     Refusal,
     check_content,
     check_membership,
-    key_of,
+    sample_key_of,
 )
 from learner.ledger.ledger import Ledger
 from learner.state.node_table import NodeTable
 from learner.ports import Scorer
-from learner.scoring.messages import Completion, Fault, Reward
+from learner.scoring.messages import CompletionToScore, ScoreFault, Reward
 from learner.scoring.verdicts import refusal_of
 from protocols.ids import short
 from protocols.reasons import Reason
@@ -46,7 +46,7 @@ class _Case:
     rollout: Rollout
     key: SampleKey
     refusal: Refusal | None = None
-    answer: Answer | None = None
+    answer: ScoredSample | None = None
 
     @property
     def verdict(self) -> RolloutVerdict:
@@ -59,7 +59,7 @@ class _Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judge:
+class EvaluationJudge:
     """Judges submissions, many at once.
 
     Args:
@@ -75,10 +75,10 @@ class Judge:
     nodes: NodeTable
 
     async def judge(
-        self, found: Round, lease: LeaseRecord, submission: RolloutSubmission
+        self, found: EvaluationRound, lease: LeaseRecord, submission: RolloutSubmission
     ) -> tuple[tuple[RolloutVerdict, ...], list[LeaseEnded]]:
         """Return the verdicts, in the order of the submission, and the lease if it is over."""
-        cases = [_Case(rollout, key_of(rollout)) for rollout in submission.rollouts]
+        cases = [_Case(rollout, sample_key_of(rollout)) for rollout in submission.rollouts]
         reserved: list[_Case] = []
         try:
             await trio.to_thread.run_sync(partial(_check_contents, cases, self.rules))
@@ -105,11 +105,11 @@ class Judge:
         await self._record_faults(lease, cases)
         return tuple(case.verdict for case in cases), ends
 
-    async def _score(self, found: Round, reserved: Sequence[_Case], lease: LeaseRecord) -> None:
+    async def _score(self, found: EvaluationRound, reserved: Sequence[_Case], lease: LeaseRecord) -> None:
         if not reserved:
             return
         completions = [
-            Completion(c.key[0] - FIRST_GROUP, c.rollout.tokens, found.prompt_sha256(c.key))
+            CompletionToScore(c.key[0] - FIRST_GROUP, c.rollout.tokens, found.prompt_sha256(c.key))
             for c in reserved
         ]
         try:
@@ -119,10 +119,10 @@ class Judge:
                 case.refusal = Refusal(Reason.UNSCORABLE, str(exc))
             return
         for case, reward in zip(reserved, rewards, strict=True):
-            if reward.fault is Fault.WAITING:
+            if reward.fault is ScoreFault.WAITING:
                 case.refusal = refusal_of(reward)
                 continue
-            case.answer = Answer(
+            case.answer = ScoredSample(
                 reward=0.0 if reward.reward is None else reward.reward,
                 is_failed=reward.reward is None,
                 num_tokens=len(case.rollout.tokens) // 4,
@@ -132,7 +132,7 @@ class Judge:
             )
 
     def _conclude(
-        self, found: Round, lease: LeaseRecord, cases: Sequence[_Case]
+        self, found: EvaluationRound, lease: LeaseRecord, cases: Sequence[_Case]
     ) -> list[LeaseEnded]:
         """Let the verdicts take effect."""
         now_s = trio.current_time()
@@ -178,14 +178,14 @@ class Judge:
             )
 
 
-def check_sample(found: Round, lease: LeaseRecord, rollout: Rollout) -> Refusal | None:
+def check_sample(found: EvaluationRound, lease: LeaseRecord, rollout: Rollout) -> Refusal | None:
     """Check that a rollout is an answer that its lease asked for, of the version evaluated."""
     refusal = check_membership(rollout, lease)
     if refusal is not None:
         return refusal
     if found.is_closed:
         return Refusal(Reason.LEASE_EXPIRED, "its evaluation is over")
-    key = key_of(rollout)
+    key = sample_key_of(rollout)
     if not found.is_open(key):
         if found.is_answered_by(key, lease):
             return Refusal(Reason.DUPLICATE, "there is a result of this sample already")

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from learner.export.source import Trained
+from learner.export.source import CheckpointSource
 
 
-def model_card(trained: Trained, *, dtype: str, version: str, unix_day: str) -> str:
+def model_card(trained: CheckpointSource, *, dtype: str, version: str, unix_day: str) -> str:
     """Return the text of ``README.md``.
 
     Args:

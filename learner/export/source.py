@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from echo2swarm.system.errors import StoreError, UsageError
-from learner.run.checkpoint_store import POSITION, Checkpoint, fault_of
+from learner.run.checkpoint_store import POSITION, Checkpoint, damage_of
 from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.run.run_dir import RunDir, read_run_dir
@@ -20,7 +20,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunSource:
     """What is known of a run without starting anything."""
 
     run_dir: RunDir
@@ -29,10 +29,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class CheckpointSource:
     """A checkpoint and its run."""
 
-    run: Run
+    run: RunSource
     checkpoint: Checkpoint
 
     @property
@@ -41,7 +41,7 @@ class Trained:
         return f"{self.run.run_dir.folder.name} step {self.checkpoint.step}"
 
 
-def read_run(folder: Path) -> Run:
+def read_run_source(folder: Path) -> RunSource:
     """Return the run in ``folder``.
 
     Raises:
@@ -53,15 +53,15 @@ def read_run(folder: Path) -> Run:
         data = run_dir.config.read_bytes()
     except OSError as exc:
         raise StoreError(f"{run_dir.config}: can't be read: {exc.strerror}") from exc
-    return Run(
+    return RunSource(
         run_dir=run_dir,
         # Not with this environment's settings: as the run was resolved.
-        config=config_file.load(run_dir.config, (), environment={}, of_run=run_dir.config),
+        config=config_file.load_config(run_dir.config, (), environment={}, of_run=run_dir.config),
         config_sha256=hashlib.sha256(data).hexdigest(),
     )
 
 
-def find_checkpoint(path: Path, *, step: int | None) -> Trained:
+def find_checkpoint(path: Path, *, step: int | None) -> CheckpointSource:
     """Return the checkpoint that ``path`` names: its folder, or its run's; not looked into yet.
 
     Args:
@@ -77,10 +77,10 @@ def find_checkpoint(path: Path, *, step: int | None) -> Trained:
         if step is not None:
             raise UsageError(f"--step is for a run directory; {path} is a checkpoint")
         # runs/NAME/checkpoints/step-00000010
-        run = read_run(path.parent.parent)
+        run = read_run_source(path.parent.parent)
         checkpoints = [c for c in run.run_dir.checkpoints.all() if c.folder == path]
     elif (path / RunDir.RUN).is_file():
-        run = read_run(path)
+        run = read_run_source(path)
         checkpoints = run.run_dir.checkpoints.all()
     elif not path.exists():
         raise UsageError(f"{path}: no such folder")
@@ -92,11 +92,11 @@ def find_checkpoint(path: Path, *, step: int | None) -> Trained:
     if not wanted:
         steps = ", ".join(str(c.step) for c in checkpoints)
         raise UsageError(f"{path}: no checkpoint of step {step}; there are: {steps}")
-    return Trained(run=run, checkpoint=wanted[-1])
+    return CheckpointSource(run=run, checkpoint=wanted[-1])
 
 
 @contextmanager
-def hold_checkpoint(path: Path, *, step: int | None, elsewhere: Path) -> Iterator[Trained]:
+def hold_checkpoint(path: Path, *, step: int | None, elsewhere: Path) -> Iterator[CheckpointSource]:
     """Find a checkpoint, see that it is whole, and keep it though its run goes on and deletes it.
 
     Args:
@@ -110,13 +110,13 @@ def hold_checkpoint(path: Path, *, step: int | None, elsewhere: Path) -> Iterato
     """
     with ExitStack() as stack:
         trained = _hold(path, step, elsewhere, stack)
-        fault = fault_of(trained.checkpoint)
+        fault = damage_of(trained.checkpoint)
         if fault is not None:
             raise _damaged(path, trained.checkpoint.step, fault)
         yield trained
 
 
-def _hold(path: Path, step: int | None, elsewhere: Path, stack: ExitStack) -> Trained:
+def _hold(path: Path, step: int | None, elsewhere: Path, stack: ExitStack) -> CheckpointSource:
     attempts_left = _MAX_ATTEMPTS
     while True:
         attempts_left -= 1
@@ -127,7 +127,7 @@ def _hold(path: Path, step: int | None, elsewhere: Path, stack: ExitStack) -> Tr
             return replace(trained, checkpoint=stack.enter_context(holding))
         except FileNotFoundError as exc:
             if checkpoint.folder.exists():
-                raise _damaged(path, checkpoint.step, fault_of(checkpoint) or str(exc)) from None
+                raise _damaged(path, checkpoint.step, damage_of(checkpoint) or str(exc)) from None
             is_named = step is not None or path.absolute() == checkpoint.folder
             if is_named or not attempts_left:
                 raise StoreError(

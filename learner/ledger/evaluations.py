@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
 from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState, SampleKey
-from learner.evaluation.round import FIRST_GROUP, Answer, group_of
+from learner.evaluation.round import FIRST_GROUP, ScoredSample, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import LeaseId, PeerId, PolicyVersion
 from protocols.sampling import SamplingParams
@@ -51,7 +51,7 @@ class Unfinished:
     samples_per_prompt: int
     temperature: float
     max_new_tokens: int
-    answers: dict[SampleKey, Answer] = field(default_factory=dict)
+    answers: dict[SampleKey, ScoredSample] = field(default_factory=dict)
     leases: tuple[LeaseRecord, ...] = ()
     num_leases: int = 0
 
@@ -157,7 +157,7 @@ class Evaluations:
         self,
         version: PolicyVersion,
         lease_id: LeaseId,
-        answers: Sequence[tuple[SampleKey, Answer]],
+        answers: Sequence[tuple[SampleKey, ScoredSample]],
         *,
         now_unix_s: float,
     ) -> None:
@@ -236,9 +236,9 @@ def _unfinished(db: sqlite3.Connection) -> Unfinished | None:
     )
 
 
-def _answers(db: sqlite3.Connection, version: int) -> dict[SampleKey, Answer]:
+def _answers(db: sqlite3.Connection, version: int) -> dict[SampleKey, ScoredSample]:
     return {
-        (group_of(prompt), k): Answer(
+        (group_of(prompt), k): ScoredSample(
             reward=reward,
             is_failed=bool(is_failed),
             num_tokens=num_tokens,

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
 from echo2swarm.scheduling.leases.open_group import Dropped
@@ -202,7 +202,7 @@ class Ledger:
 
         await self._write(write)
 
-    async def trained(self, batch: Batch, *, now_unix_s: float) -> None:
+    async def trained(self, batch: TrainingBatch, *, now_unix_s: float) -> None:
         """Record that the update from version ``batch.step`` used these groups."""
         group_ids = [(batch.step, group.group_id) for group in batch.groups]
 
@@ -257,7 +257,7 @@ class Ledger:
         """Go back to the checkpoint of ``step``; returns the work that is still of use."""
         return await self._write(
             partial(
-                ledger_resume.resume,
+                ledger_resume.resume_ledger,
                 step=step,
                 max_staleness=max_staleness,
                 now_unix_s=now_unix_s,

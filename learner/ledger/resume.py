@@ -9,12 +9,12 @@ import sqlite3
 from dataclasses import dataclass, field
 from typing import Final
 
-from echo2swarm.scheduling.leases.batcher import Batch, in_order
+from echo2swarm.scheduling.leases.batcher import TrainingBatch, in_order
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.scheduling.leases.prompt_queue import MAX_PASSED, WINDOW
 from echo2swarm.system.errors import StoreError
-from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from learner.ledger.evaluations import forget_after
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
 from learner.scoring.messages import MAX_REWARD
@@ -36,7 +36,7 @@ class OpenedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contribution:
+class NodeTotals:
     """What a node has done for the run so far."""
 
     num_accepted: int = 0
@@ -48,7 +48,7 @@ class Contribution:
 class LeftOver:
     """What an earlier process left."""
 
-    updates: tuple[Batch, ...] = ()
+    updates: tuple[TrainingBatch, ...] = ()
     """Those after the checkpoint, to be made again before anything else."""
     weights_sha256: bytes | None = None
     """Of the version after the last of them, if that was published."""
@@ -63,7 +63,7 @@ class LeftOver:
     """Those that nodes had in hand; their results are still welcome."""
     num_leases: int = 0
     """Granted so far."""
-    contributions: dict[PeerId, Contribution] = field(default_factory=dict)
+    contributions: dict[PeerId, NodeTotals] = field(default_factory=dict)
     num_rollouts_undone: int = 0
     """Rollouts that neither the updates nor later ones can use."""
 
@@ -102,7 +102,7 @@ def reach(db: sqlite3.Connection) -> Reach:
     )
 
 
-def resume(
+def resume_ledger(
     db: sqlite3.Connection,
     *,
     step: int,
@@ -181,9 +181,9 @@ def resume(
     )
 
 
-def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[Batch, ...]:
+def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[TrainingBatch, ...]:
     """Return the updates from ``step`` on, up to the first that is not all there."""
-    updates: list[Batch] = []
+    updates: list[TrainingBatch] = []
     while True:
         batch_step = step + len(updates)
         groups = []
@@ -205,7 +205,7 @@ def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[Batch, ...]:
             )
         if not groups:
             return tuple(updates)
-        updates.append(Batch(step=batch_step, groups=in_order(groups)))
+        updates.append(TrainingBatch(step=batch_step, groups=in_order(groups)))
 
 
 def beginning_at(db: sqlite3.Connection, step: int) -> Beginning:
@@ -277,7 +277,7 @@ def _leases_in_hand(db: sqlite3.Connection) -> tuple[LeaseRecord, ...]:
     )
 
 
-def _contributions(db: sqlite3.Connection) -> dict[PeerId, Contribution]:
+def _contributions(db: sqlite3.Connection) -> dict[PeerId, NodeTotals]:
     refusals: dict[str, dict[Reason, int]] = {}
     for peer, reason, count in db.execute(
         "SELECT peer, reason, num_refused FROM refusals WHERE reason != ?",
@@ -291,7 +291,7 @@ def _contributions(db: sqlite3.Connection) -> dict[PeerId, Contribution]:
         )
     }
     return {
-        PeerId(peer): Contribution(
+        PeerId(peer): NodeTotals(
             num_accepted=done.get(peer, (0, 0))[0],
             num_trained=done.get(peer, (0, 0))[1],
             refusals=refusals.get(peer, {}),
@@ -323,7 +323,7 @@ def _unusable(
     rollouts: dict[int, AcceptedRollout], *, step: int, max_staleness: int
 ) -> DropReason | None:
     verdicts = {
-        judge(version=rollout.version, step=step, max_staleness=max_staleness)
+        judge_staleness(version=rollout.version, step=step, max_staleness=max_staleness)
         for rollout in rollouts.values()
     }
     if Freshness.FROM_THE_FUTURE in verdicts:

@@ -15,15 +15,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer, Selection
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection
 from echo2swarm.scheduling.selection import select
-from learner.config import SelectorTable
-from learner.state.link_table import Links
+from learner.config import SelectorConfig
+from learner.state.link_table import LinkTable
 from learner.membership.offers import limits_of, need_of, offers_of
 from learner.state.node import UNABLE, Node
 from learner.state.node_table import NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId, short
 
@@ -57,10 +57,10 @@ class Activator:
         self,
         *,
         nodes: NodeTable,
-        links: Links,
-        progress: Progress,
-        selector: SelectorTable,
-        bell: Bell,
+        links: LinkTable,
+        progress: LearnerProgress,
+        selector: SelectorConfig,
+        bell: ChangeEvent,
     ) -> None:
         self._nodes = nodes
         self._links = links
@@ -88,7 +88,7 @@ class Activator:
         """Return what keeps the learner busy."""
         return need_of(self._progress, self._nodes, self._links, now_s, sigmas=self._sigmas)
 
-    def offers(self, now_s: float) -> list[Offer]:
+    def offers(self, now_s: float) -> list[NodeOffer]:
         """Return the nodes as the selector sees them."""
         present = [node.peer for node in self._nodes.present]
         payload_bytes = self._nodes.update_bytes
@@ -151,7 +151,7 @@ class Activator:
         return await self._select(offers, need, Effort.EXACT, is_final)
 
     async def _select(
-        self, offers: list[Offer], need: Need | None, effort: Effort, is_final: bool
+        self, offers: list[NodeOffer], need: Need | None, effort: Effort, is_final: bool
     ) -> bool:
         epoch = self._nodes.epoch
         ends_s = time.monotonic() + SOLVE_S

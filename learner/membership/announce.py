@@ -11,7 +11,7 @@ from echo2swarm.network.base import Network
 from protocols import advert as advert_protocol
 from protocols import ticket as ticket_protocol
 from protocols.advert import NodeAdvert
-from protocols.gossip import Fate, ManifestGate
+from protocols.gossip import Validation, ManifestGate
 from protocols.ids import PeerId, RunId, short
 from protocols.manifest import MAX_BYTES, topic_of
 from protocols.ticket import MAX_ADDRESSES, Ticket
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 def write_ticket(network: Network, identity: Identity, *, run_id: RunId, valid_h: float) -> str:
     """Return the line that admits nodes to the run."""
-    return ticket_protocol.write(
+    return ticket_protocol.format_ticket(
         Ticket(
             run_id=run_id,
             learner_key=identity.key.public_key().public_bytes_raw(),
@@ -34,7 +34,7 @@ def write_ticket(network: Network, identity: Identity, *, run_id: RunId, valid_h
 
 def sealed_advert(network: Network, identity: Identity, *, run_id: RunId) -> bytes:
     """Return what the DHT stores about the learner."""
-    return advert_protocol.write(
+    return advert_protocol.sign_advert(
         NodeAdvert(
             run_id=run_id,
             peer_id=identity.peer,
@@ -55,9 +55,9 @@ async def relay_manifests(network: Network, identity: Identity, *, run_id: RunId
     """Be part of the gossip mesh; nobody else's manifests pass, so there is nothing to read."""
     gate = ManifestGate(identity.key.public_key(), run_id)
 
-    def judge(author: PeerId, data: bytes) -> Fate:
+    def judge(author: PeerId, data: bytes) -> Validation:
         judgement = gate.judge(data)
-        if judgement.fate is Fate.REJECT:
+        if judgement.fate is Validation.REJECT:
             log.warning(
                 "manifest.rejected",
                 peer=short(author),

@@ -7,15 +7,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
 from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
 from learner.membership.activator import Activator
-from learner.state.link_table import TICK_S, Links
-from learner.state.node import News, Node
+from learner.state.link_table import TICK_S, LinkTable
+from learner.state.node import NodeChange, Node
 from learner.state.node_table import TWIN_WARNING, NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols import advert as advert_protocol
 from protocols.heartbeat import (
     MAX_REPLY_BYTES,
@@ -37,7 +37,7 @@ NO_ROOM_HEARTBEAT_S: Final = 5.0
 """A node for which there was no room asks again after so long."""
 
 
-class Membership:
+class HeartbeatService:
     """Who takes part.
 
     Args:
@@ -60,11 +60,11 @@ class Membership:
         run_id: RunId,
         nodes: NodeTable,
         ledger: Ledger,
-        progress: Progress,
+        progress: LearnerProgress,
         activator: Activator,
         heartbeat_s: float,
-        links: Links,
-        bell: Bell,
+        links: LinkTable,
+        bell: ChangeEvent,
         host_of: Callable[[PeerId], str],
     ) -> None:
         self._host_of = host_of
@@ -94,7 +94,7 @@ class Membership:
         if known is not None and known.sealed_advert == beat.advert:
             advert = known.advert
         else:
-            advert = advert_protocol.read(beat.advert, run=self._run_id, peer=peer)
+            advert = advert_protocol.verify_advert(beat.advert, run=self._run_id, peer=peer)
         now_s = trio.current_time()
         news = self._nodes.heartbeat(peer, beat, advert, now_s, host=self._host_of(peer))
         if news.no_room_why:
@@ -154,7 +154,7 @@ class Membership:
             while self._nodes.present:
                 await self._bell.next_ring.wait()
 
-    async def _act_on(self, news: News, node: Node) -> None:
+    async def _act_on(self, news: NodeChange, node: Node) -> None:
         name = node.advert.name
         if news.is_new_node or news.is_new_session:
             event = "node.joined" if news.is_new_node else "node.returned"
@@ -189,9 +189,9 @@ class Membership:
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
         if news.is_new_node or news.is_new_session or news.is_back:
             self._activator.admit(node)
-        elif news != News():
+        elif news != NodeChange():
             self._activator.changed()
-        if news != News():
+        if news != NodeChange():
             # A request for work that is held may be granted now: of its new version, say.
             self._bell.ring()
 

@@ -5,15 +5,15 @@ from statistics import median
 from typing import Final
 
 from echo2swarm.weights.overlay.link_rates import LinkRates
-from echo2swarm.scheduling.selection import Limits, Need, Offer, effective
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, effective
 from echo2swarm.scheduling.selection.hysteresis import DWELL_STARTUPS
 from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
 from echo2swarm.scheduling.selection.speed import Speed
-from learner.config import SelectorTable
-from learner.state.link_table import Links
+from learner.config import SelectorConfig
+from learner.state.link_table import LinkTable
 from learner.state.node import UNABLE, Node
 from learner.state.node_table import NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive
 
 MAX_PRIOR: Final = 2.0
@@ -22,7 +22,7 @@ TRIAL_S: Final = 10.0
 """A node that stands by is given so long to time its engine, before it is tried."""
 
 
-def limits_of(table: SelectorTable) -> Limits:
+def limits_of(table: SelectorConfig) -> Limits:
     """Return what the owner allows."""
     return Limits(
         max_nodes=table.max_nodes,
@@ -32,7 +32,7 @@ def limits_of(table: SelectorTable) -> Limits:
 
 
 def need_of(
-    progress: Progress, nodes: NodeTable, links: Links, now_s: float, *, sigmas: float
+    progress: LearnerProgress, nodes: NodeTable, links: LinkTable, now_s: float, *, sigmas: float
 ) -> Need | None:
     """Return what keeps the learner busy, as measured; None before the first update."""
     workload, delays = progress.workload(now_s), progress.delays(now_s)
@@ -63,7 +63,7 @@ def speeds_of(nodes: NodeTable, now_s: float) -> dict[str, Speed]:
 
 def offers_of(
     nodes: NodeTable, links: LinkRates, now_s: float, *, bound_s: float | None, usual_s: float
-) -> list[Offer]:
+) -> list[NodeOffer]:
     """Return the nodes that could work.
 
     Args:
@@ -100,7 +100,7 @@ def _offer(
     *,
     load_s: float,
     startup_s: float,
-) -> Offer:
+) -> NodeOffer:
     mean, std = None, 0.0
     if speed is not None:
         mean, std = effective(
@@ -108,7 +108,7 @@ def _offer(
         )
     may_switch = now_s - node.switched_at_s >= DWELL_STARTUPS * startup_s
     is_active = node.directive is Directive.ACTIVE
-    return Offer(
+    return NodeOffer(
         key=node.peer,
         usd_per_hour=node.advert.usd_per_hour,
         rollouts_per_s=mean,

@@ -13,7 +13,7 @@ from protocols.ids import PeerId
 _OVER: Final = "nobody is at work here now"
 
 
-class Answering:
+class CancelAnswers:
     """Answers while its context is open.
 
     What answers need, the ledger above all, is closed before the network is: a call that

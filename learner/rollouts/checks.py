@@ -13,7 +13,7 @@ import msgspec
 
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
-from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from learner.rollouts.possible_logprobs import why_impossible
 from protocols.heartbeat import SessionId
 from protocols.errors import MalformedMessageError
@@ -73,7 +73,7 @@ class VersionFacts:
     """The published versions that may still be of use."""
 
 
-def key_of(rollout: Rollout) -> SampleKey:
+def sample_key_of(rollout: Rollout) -> SampleKey:
     """Return the sample that a rollout claims to be."""
     return GroupId(rollout.group_id), rollout.sample_index
 
@@ -95,7 +95,7 @@ def check_lease(
 
 def check_membership(rollout: Rollout, lease: LeaseRecord) -> Refusal | None:
     """Check that the lease asked for this sample."""
-    if key_of(rollout) not in lease.samples:
+    if sample_key_of(rollout) not in lease.samples:
         return Refusal(
             Reason.UNKNOWN_PROMPT,
             f"sample {rollout.sample_index} of group {rollout.group_id} is not in the lease",
@@ -118,7 +118,7 @@ def check_version(rollout: Rollout, lease: LeaseRecord, facts: VersionFacts) -> 
         return Refusal(
             Reason.WRONG_VERSION, f"version {oldest}, the lease asks for {lease.min_version}"
         )
-    fresh = judge(version=oldest, step=facts.next_step, max_staleness=facts.max_staleness)
+    fresh = judge_staleness(version=oldest, step=facts.next_step, max_staleness=facts.max_staleness)
     if fresh is Freshness.STALE:
         return Refusal(
             Reason.STALE,

@@ -11,15 +11,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
 from echo2swarm.scheduling.leases.open_group import Dropped
 from learner.ledger.ledger import Ledger
 from learner.state.node_table import NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols.ids import PeerId, short
 from protocols.leases import Lease
 
@@ -53,8 +53,8 @@ class LeaseDesk:
         *,
         nodes: NodeTable,
         ledger: Ledger,
-        progress: Progress,
-        bell: Bell,
+        progress: LearnerProgress,
+        bell: ChangeEvent,
     ) -> None:
         self.dispatcher = dispatcher
         self._nodes = nodes
@@ -62,7 +62,7 @@ class LeaseDesk:
         self._progress = progress
         self._bell = bell
 
-    async def grant(self, ask: Ask) -> Lease | NoWork:
+    async def grant(self, ask: WorkRequest) -> Lease | NoWork:
         """Lease work to a node, on record."""
         reply = self.dispatcher.grant(ask, trio.current_time())
         if isinstance(reply, NoWork):

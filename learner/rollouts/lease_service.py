@@ -11,15 +11,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
-from echo2swarm.scheduling.leases.lease_rules import Ask, NoWork
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseState
 from echo2swarm.text.format import printable
 from learner.rollouts.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
 from learner.state.node import Node
 from learner.state.node_table import NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from learner.scoring.verifier_gate import VerifierGate
 from protocols.heartbeat import Directive
 from protocols.codec import decode, encode
@@ -50,8 +50,8 @@ class LeaseService:
         *,
         run_id: str,
         nodes: NodeTable,
-        progress: Progress,
-        bell: Bell,
+        progress: LearnerProgress,
+        bell: ChangeEvent,
         gate: VerifierGate,
         wait_of: Callable[[PeerId], str | None],
         evaluation: LiveEvaluation | None = None,
@@ -104,7 +104,7 @@ class LeaseService:
             return NoWork("the session is over")
         if why := self._why_not(node):
             return NoWork(why)
-        ask = Ask(
+        ask = WorkRequest(
             peer=peer,
             session_id=request.session_id,
             # It may have applied a newer one while its request was held here.
@@ -130,7 +130,7 @@ class LeaseService:
             return node.why
         return self._wait_of(node.peer) or ""
 
-    async def _grant(self, ask: Ask) -> Lease | NoWork:
+    async def _grant(self, ask: WorkRequest) -> Lease | NoWork:
         """Lease work of training."""
         if why := self._gate.why_not(trio.current_time()):
             return NoWork(why)

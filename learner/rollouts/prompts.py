@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.system.errors import SwarmError
 from learner.rollouts.skipped_prompts import LeftOut
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 async def feed_prompts(
     scorer: Scorer,
     dispatcher: Dispatcher,
-    bell: Bell,
+    bell: ChangeEvent,
     *,
     next_prompt: int,
     skipped: Sequence[int] = (),

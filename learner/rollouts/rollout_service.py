@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
@@ -32,13 +32,13 @@ from learner.rollouts.checks import (
     check_membership,
     check_status,
     check_version,
-    key_of,
+    sample_key_of,
 )
 from learner.ledger.ledger import Ledger
 from learner.state.node_table import NodeTable
 from learner.ports import Scorer
-from learner.state.progress import Progress
-from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt
+from learner.state.progress import LearnerProgress
+from learner.scoring.messages import CompletionToScore, ScoreFault, Reward, sha256_of_prompt
 from learner.scoring.verdicts import refusal_of
 from learner.scoring.verifier_gate import VerifierGate
 from protocols.codec import decode, encode
@@ -95,8 +95,8 @@ class RolloutService:
         scorer: Scorer,
         nodes: NodeTable,
         ledger: Ledger,
-        progress: Progress,
-        bell: Bell,
+        progress: LearnerProgress,
+        bell: ChangeEvent,
         gate: VerifierGate,
         evaluation: LiveEvaluation | None = None,
     ) -> None:
@@ -158,7 +158,7 @@ class RolloutService:
     ) -> tuple[RolloutVerdict, ...]:
         lease = self._desk.dispatcher.leases.get(submission.lease_id)
         assert lease is not None  # noqa: S101 - checked by the caller
-        cases = [_Case(rollout, key_of(rollout)) for rollout in submission.rollouts]
+        cases = [_Case(rollout, sample_key_of(rollout)) for rollout in submission.rollouts]
         try:
             await self._check_all(cases, lease)
             await self._score(cases, peer)
@@ -213,13 +213,13 @@ class RolloutService:
             return
         asked = self._desk.dispatcher.prompt_tokens
         completions = [
-            Completion(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.key[0])))
+            CompletionToScore(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.key[0])))
             for c in reserved
         ]
         try:
             rewards = await self._scorer.score(completions, owner=peer)
         except ChildError as exc:
-            rewards = [Reward(None, "", str(exc), Fault.FAILED)] * len(reserved)
+            rewards = [Reward(None, "", str(exc), ScoreFault.FAILED)] * len(reserved)
         self._tell_scored(rewards, peer)
         for case, reward in zip(reserved, rewards, strict=True):
             if reward.reward is None:
@@ -278,7 +278,7 @@ class RolloutService:
 
     def _tell_scored(self, rewards: Sequence[Reward], peer: PeerId) -> None:
         now_s = trio.current_time()
-        num_too_costly = sum(reward.fault is Fault.TOO_COSTLY for reward in rewards)
+        num_too_costly = sum(reward.fault is ScoreFault.TOO_COSTLY for reward in rewards)
         if num_too_costly:
             self._progress.num_too_costly += num_too_costly
             log.info(
@@ -292,7 +292,7 @@ class RolloutService:
             if reward.reward is not None and self._gate.scored(peer, now_s):
                 log.info("verifier.works", next="leases are granted again")
                 self._bell.ring()
-            is_failed = reward.reward is None and reward.fault is not Fault.WAITING
+            is_failed = reward.reward is None and reward.fault is not ScoreFault.WAITING
             if is_failed and self._gate.failed(peer, reward.error, now_s):
                 log.warning("verifier.failing", why=self._gate.report(now_s))
 

@@ -48,7 +48,7 @@ class Position(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint that was completed once; whether it still is whole, :func:`fault_of` says."""
+    """A checkpoint that was completed once; whether it still is whole, :func:`damage_of` says."""
 
     position: Position
     folder: Path
@@ -196,7 +196,7 @@ class CheckpointStore:
         return Checkpoint(position, folder)
 
 
-def fault_of(checkpoint: Checkpoint) -> str | None:
+def damage_of(checkpoint: Checkpoint) -> str | None:
     """Return what is wrong with a checkpoint's files, read to their last byte; None if nothing."""
     for name, mark in checkpoint.position.files.items():
         path = checkpoint.folder / name

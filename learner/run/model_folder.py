@@ -34,7 +34,7 @@ async def prepare_model(path: str) -> Path:
     return Path(result.stdout.decode().strip())
 
 
-async def find_model(path: str) -> Path | None:
+async def find_run_model(path: str) -> Path | None:
     """Return the folder of the model if it is on this machine; nothing is fetched.
 
     Raises:

@@ -1,12 +1,12 @@
 """The process that looks at a task before a run: ``python -m learner.scoring.check_worker``."""
 
-from echo2swarm.processes.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve_parent
 from learner.scoring.checking import CheckTask, TaskChecked
 from learner.tasks.base import ChecksAnswers
 from learner.tasks.registry import open_task
 
 
-def handle(call: CheckTask, _on_progress: OnProgress) -> TaskChecked:
+def handle_check(call: CheckTask, _on_progress: OnProgress) -> TaskChecked:
     """Check a task.
 
     Raises:
@@ -19,4 +19,4 @@ def handle(call: CheckTask, _on_progress: OnProgress) -> TaskChecked:
 
 
 if __name__ == "__main__":
-    serve(CheckTask, handle)
+    serve_parent(CheckTask, handle_check)

@@ -17,16 +17,16 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.processes.parent import Child, open_child
 from echo2swarm.system.errors import ChildError, ConfigError
 from learner.run.inputs import ACCEPT, changed_inputs
 from learner.scoring.fair_shares import LEARNER, FairShares
 from learner.scoring.jobs import DrawJob, Request, ScoreJob
 from learner.scoring.messages import (
-    Completion,
+    CompletionToScore,
     DrawPrompts,
-    Fault,
+    ScoreFault,
     OpenTask,
     Prompts,
     Reward,
@@ -143,7 +143,7 @@ class ProcessScorer:
         self._changed: ConfigError | None = None
         """What the task depends on that is not as it was when it was opened."""
         self._shares: FairShares[DrawJob | ScoreJob] = FairShares(limits.score_s)
-        self._bell = Bell()
+        self._bell = ChangeEvent()
 
     @property
     def opened(self) -> TaskOpened:
@@ -169,7 +169,7 @@ class ProcessScorer:
         return Prompts(tuple(job.made), tuple(job.skipped))
 
     async def score(
-        self, completions: Sequence[Completion], *, owner: str = LEARNER
+        self, completions: Sequence[CompletionToScore], *, owner: str = LEARNER
     ) -> tuple[Reward, ...]:
         """Return the rewards of ``completions``, in their order.
 
@@ -191,7 +191,7 @@ class ProcessScorer:
         if not jobs:
             return ()
         if (why := self.wait_of(owner)) is not None:
-            return tuple(Reward(None, "", why, Fault.WAITING) for _ in completions)
+            return tuple(Reward(None, "", why, ScoreFault.WAITING) for _ in completions)
         with self._waiting(owner, jobs):
             await request.done.wait()
         if request.error is not None:
@@ -371,12 +371,12 @@ class ProcessScorer:
                 job.request.fail(exc)
             else:
                 num_good, num_timeouts = call.num_done, 1
-                fault = Fault.TIMEOUT if call.is_too_busy else None
+                fault = ScoreFault.TIMEOUT if call.is_too_busy else None
                 why = f"took longer than {limits.score_s:g} s" if fault else str(exc)
                 left = job.lost(call.num_done, why, fault)
                 log.warning("scorer.lost", error=str(exc), pid=child.pid)
         else:
-            num_timeouts = sum(reward.fault is Fault.TIMEOUT for reward in rewards)
+            num_timeouts = sum(reward.fault is ScoreFault.TIMEOUT for reward in rewards)
             num_good = len(rewards) - num_timeouts
             left = [rest] if (rest := job.took(rewards)) else []
         if job.request.is_wanted:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import trio
 
 from echo2swarm.system.errors import ChildError
-from learner.scoring.messages import Completion, Fault, Prompt, Prompts, Reward, SkippedPrompt
+from learner.scoring.messages import CompletionToScore, ScoreFault, Prompt, Prompts, Reward, SkippedPrompt
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +66,7 @@ class DrawJob:
 class Request:
     """Completions of one caller, who waits until all have their reward."""
 
-    completions: Sequence[Completion]
+    completions: Sequence[CompletionToScore]
     rewards: list[Reward | None] = field(init=False)
     num_left: int = field(init=False)
     is_wanted: bool = True
@@ -103,7 +103,7 @@ class ScoreJob:
     """Whether a process was lost over it before; then it is one completion."""
 
     @property
-    def completions(self) -> tuple[Completion, ...]:
+    def completions(self) -> tuple[CompletionToScore, ...]:
         """What to score."""
         return tuple(self.request.completions[place] for place in self.places)
 
@@ -114,7 +114,7 @@ class ScoreJob:
         left = self.places[len(rewards) :]
         return ScoreJob(self.request, left) if left else None
 
-    def lost(self, num_done: int, error: str, fault: Fault | None) -> "list[ScoreJob]":
+    def lost(self, num_done: int, error: str, fault: ScoreFault | None) -> "list[ScoreJob]":
         """Take in that a process was lost over it; returns what is left to do.
 
         Args:
@@ -126,7 +126,7 @@ class ScoreJob:
         suspect = self.places[at : at + 1]
         jobs = [ScoreJob(self.request, self.places[:at])] if at else []
         if fault is None and self.is_suspect:
-            fault = Fault.FAILED
+            fault = ScoreFault.FAILED
         if fault is None:
             jobs.append(ScoreJob(self.request, suspect, is_suspect=True))
         else:
@@ -138,4 +138,4 @@ class ScoreJob:
     def drop(self, error: str) -> None:
         """Give it up: its node has to wait."""
         for place in self.places:
-            self.request.settle(place, Reward(None, "", error, Fault.WAITING))
+            self.request.settle(place, Reward(None, "", error, ScoreFault.WAITING))

@@ -87,7 +87,7 @@ class Prompts(Message, frozen=True):
     """Those asked for that can't be made."""
 
 
-class Completion(Message, frozen=True):
+class CompletionToScore(Message, frozen=True):
     """One completion to score."""
 
     index: int
@@ -106,10 +106,10 @@ def sha256_of_prompt(prompt_tokens: bytes) -> bytes:
 class Score(Message, frozen=True, tag="score"):
     """Score completions."""
 
-    completions: tuple[Completion, ...]
+    completions: tuple[CompletionToScore, ...]
 
 
-class Fault(StrEnum):
+class ScoreFault(StrEnum):
     """What was wrong with a completion, or with the verifier on it."""
 
     FAILED = "failed"
@@ -130,7 +130,7 @@ class Reward(Message, frozen=True):
     text: str
     """The completion as text, cut at 2,000 characters; for samples in the log."""
     error: str = ""
-    fault: Fault | None = None
+    fault: ScoreFault | None = None
 
 
 class Scores(Message, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 import trio
 
 from echo2swarm.processes.parent import Child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError
 from learner.scoring.cpu_time import cpu_s_of
 
@@ -70,7 +70,7 @@ class ProcessCall:
             )
         return result
 
-    def _on_progress(self, progress: Progress) -> None:
+    def _on_progress(self, progress: CallProgress) -> None:
         self.num_done = round(progress.done)
         self._mark()
 

@@ -9,8 +9,8 @@ from echo2swarm.system.errors import ConfigError
 from learner.scoring.messages import (
     MAX_REWARD,
     MAX_TOLD,
-    Completion,
-    Fault,
+    CompletionToScore,
+    ScoreFault,
     Prompt,
     Prompts,
     Reward,
@@ -156,7 +156,7 @@ class TaskScorer:
                 on_drawn(num_done)
         return Prompts(tuple(made), tuple(skipped))
 
-    def score(self, completions: Sequence[Completion], on_scored: OnDone) -> Scores:
+    def score(self, completions: Sequence[CompletionToScore], on_scored: OnDone) -> Scores:
         """Return the rewards of ``completions``, in their order, up to one that takes too long.
 
         Also where all of them together took as long as one may: then others may come first.
@@ -167,7 +167,7 @@ class TaskScorer:
             reward = self._score(completion)
             rewards.append(reward)
             on_scored(num_done)
-            if reward.fault is Fault.TIMEOUT or time.monotonic() > until_s:
+            if reward.fault is ScoreFault.TIMEOUT or time.monotonic() > until_s:
                 break
         return Scores(tuple(rewards))
 
@@ -188,7 +188,7 @@ class TaskScorer:
         except (Exception, SystemExit):
             return ""  # the user's code again
 
-    def _score(self, completion: Completion) -> Reward:
+    def _score(self, completion: CompletionToScore) -> Reward:
         text = ""
         # Foreign code, on input from strangers: whatever goes wrong concerns this completion only.
         # SystemExit too, or a verifier's sys.exit() would end the process.
@@ -198,17 +198,17 @@ class TaskScorer:
             )
             value = call_within(self._score_limit_s, lambda: self._reward(completion, text))
         except RefusedAnswerError as exc:
-            return Reward(0.0, text[:MAX_TEXT_CHARS], str(exc)[:_MAX_ERROR_CHARS], Fault.TOO_COSTLY)
+            return Reward(0.0, text[:MAX_TEXT_CHARS], str(exc)[:_MAX_ERROR_CHARS], ScoreFault.TOO_COSTLY)
         except TimeLimitError as exc:
-            return Reward(None, text[:MAX_TEXT_CHARS], _told(exc), Fault.TIMEOUT)
+            return Reward(None, text[:MAX_TEXT_CHARS], _told(exc), ScoreFault.TIMEOUT)
         except (Exception, SystemExit) as exc:
-            return Reward(None, text[:MAX_TEXT_CHARS], _told(exc), Fault.FAILED)
+            return Reward(None, text[:MAX_TEXT_CHARS], _told(exc), ScoreFault.FAILED)
         if not -MAX_REWARD <= value <= MAX_REWARD:  # nor NaN
             error = f"the verifier returned {value:g}; a reward lies within {MAX_REWARD:g}"
-            return Reward(None, text[:MAX_TEXT_CHARS], error, Fault.FAILED)
+            return Reward(None, text[:MAX_TEXT_CHARS], error, ScoreFault.FAILED)
         return Reward(value, text[:MAX_TEXT_CHARS])
 
-    def _reward(self, completion: Completion, text: str) -> float:
+    def _reward(self, completion: CompletionToScore, text: str) -> float:
         """Return the reward, if the prompt of that number still is the one that was asked.
 
         Raises:

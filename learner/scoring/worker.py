@@ -2,7 +2,7 @@
 
 import msgspec
 
-from echo2swarm.processes.worker import OnProgress, serve
+from echo2swarm.processes.worker import OnProgress, serve_parent
 from learner.scoring.messages import DrawPrompts, OpenTask, Score, ScorerCall
 from learner.scoring.scorer import TaskScorer
 
@@ -32,7 +32,7 @@ class _Worker:
 
 def main() -> None:
     """Answer the learner's calls until it is gone."""
-    serve(ScorerCall, _Worker().handle)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(ScorerCall, _Worker().handle)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import structlog
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.weights.overlay.link_rates import RateBook
 from echo2swarm.weights.overlay.reachability import ReachBook
-from echo2swarm.weights.overlay.tracker import Tracker
+from echo2swarm.weights.overlay.tracker import OverlayTracker
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.heartbeat import Dial, Heartbeat, LinkReport, PeerReport
 from protocols.advert import NodeAdvert
@@ -41,7 +41,7 @@ class LinkStatus:
     warning: str = ""
 
 
-class Links:
+class LinkTable:
     """Everybody's links; without I/O, the caller passes the time.
 
     Args:
@@ -64,7 +64,7 @@ class Links:
         self._max_upload = max_upload_bytes_per_s
         self._rates = RateBook(me)
         self._reach = ReachBook()
-        self._tracker = Tracker(rng)
+        self._tracker = OverlayTracker(rng)
         self._reachability: dict[PeerId, Reachability] = {}
         self._has_address: dict[PeerId, bool] = {}
         self._sent_bytes = 0

@@ -125,7 +125,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class NodeChange:
     """What a heartbeat changed."""
 
     is_new_node: bool = False

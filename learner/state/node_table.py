@@ -10,9 +10,9 @@ from typing import Final
 
 from echo2swarm.system.rates import WindowSum
 from echo2swarm.scheduling.selection.speed import Presence, Speed
-from learner.ledger.resume import Contribution
+from learner.ledger.resume import NodeTotals
 from learner.state.link_table import LinkStatus
-from learner.state.node import News, Node
+from learner.state.node import NodeChange, Node
 from learner.membership.node_admission import NoRoomError, idle, who_gives_way
 from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
@@ -47,7 +47,7 @@ class NodeTable:
         self,
         *,
         silent_after_s: float,
-        contributions: Mapping[PeerId, Contribution] | None = None,
+        contributions: Mapping[PeerId, NodeTotals] | None = None,
     ) -> None:
         self._contributions = dict(contributions or {})
         self._silent_after_s = silent_after_s
@@ -89,7 +89,7 @@ class NodeTable:
 
     def heartbeat(
         self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float, *, host: str = ""
-    ) -> News:
+    ) -> NodeChange:
         """Take in what a node reports of itself.
 
         Args:
@@ -105,7 +105,7 @@ class NodeTable:
             try:
                 evicted = self._make_room(host, is_proven=self.is_proven(peer))
             except NoRoomError as exc:
-                return News(no_room_why=str(exc))
+                return NodeChange(no_room_why=str(exc))
             node = self._nodes[peer] = Node(
                 peer=peer,
                 session_id=beat.session_id,
@@ -152,7 +152,7 @@ class NodeTable:
             self.epoch += 1
         has_new_version = beat.applied_version not in (None, applied_before)
         broadcast_s = self._broadcast_s(node, now_s) if has_new_version else None
-        return News(
+        return NodeChange(
             is_new_node=is_new_node,
             is_new_session=is_new_session,
             has_left=node.is_lost,
@@ -297,15 +297,15 @@ class NodeTable:
             is_speed_prior=speed.is_prior if speed else False,
         )
 
-    def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> News:
+    def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> NodeChange:
         if beat.state is NodeState.LEFT:
-            return News(is_superseded=True)  # The last word of the process before: no twin.
+            return NodeChange(is_superseded=True)  # The last word of the process before: no twin.
         node.superseded[beat.session_id] += 1
         if node.superseded[beat.session_id] < TWIN_AFTER_BEATS:
-            return News(is_superseded=True)
+            return NodeChange(is_superseded=True)
         is_new_twin = not self.has_twin(node, now_s)
         node.twin_at_s = now_s
-        return News(is_superseded=True, is_new_twin=is_new_twin)
+        return NodeChange(is_superseded=True, is_new_twin=is_new_twin)
 
     def _broadcast_s(self, node: Node, now_s: float) -> float | None:
         published_at_s = self._published_at_s.get(node.applied_version or 0)
@@ -340,7 +340,7 @@ class NodeTable:
             return None
         if victim.num_accepted:
             # What it did counts again when it is back.
-            self._contributions[victim.peer] = Contribution(
+            self._contributions[victim.peer] = NodeTotals(
                 num_accepted=victim.num_accepted,
                 num_trained=victim.num_trained,
                 refusals=dict(victim.refusals),

@@ -9,35 +9,35 @@ from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
     RecentValues,
-    Workload,
+    LearnerLoad,
     forecast,
     percentile_95,
     provisioned_rollouts_per_s,
 )
 from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
-from echo2swarm.system.rates import Phase, Timeline, WindowSum
-from learner.config import RolloutTable
+from echo2swarm.system.rates import LearnerPhase, Timeline, WindowSum
+from learner.config import RolloutConfig
 from learner.rollouts.skipped_prompts import LeftOut
 
 WINDOW_S: Final = 300.0
-_OWN_PHASES: Final = (Phase.PUBLISHING, Phase.CHECKPOINTING)
+_OWN_PHASES: Final = (LearnerPhase.PUBLISHING, LearnerPhase.CHECKPOINTING)
 """In which the learner neither trains nor waits for rollouts."""
 
 
-def p95(values: list[float]) -> float | None:
+def p95_or_none(values: list[float]) -> float | None:
     """Return the 95th percentile (the largest of fewer than 20), or None of none."""
     return percentile_95(values) if values else None
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class LearnerProgress:
     """The learner's position and pace."""
 
     step: int
     """Updates done."""
     num_steps: int
     started_s: float
-    rollouts: RolloutTable
+    rollouts: RolloutConfig
     timeline: Timeline
     is_finished: bool = False
     reward_mean: float | None = None
@@ -88,15 +88,15 @@ class Progress:
         values = self.step_s.get(now_s)
         return median(values) if values else None
 
-    def workload(self, now_s: float) -> Workload | None:
+    def workload(self, now_s: float) -> LearnerLoad | None:
         """Return what the learner does, as measured; None before the first update."""
         train_s = self.typical_train_s(now_s)
         if train_s is None or train_s < MIN_TRAIN_S:
             return None
         shares = self.timeline.shares(now_s, WINDOW_S)
-        training = shares.get(Phase.TRAINING, 0.0)
+        training = shares.get(LearnerPhase.TRAINING, 0.0)
         own = sum(shares.get(phase, 0.0) for phase in _OWN_PHASES)
-        return Workload(
+        return LearnerLoad(
             rollouts_per_step=ceil(self.rollouts_per_step / self.used_share - 1e-9),
             train_s=train_s,
             max_staleness=self.rollouts.max_staleness,
@@ -109,7 +109,7 @@ class Progress:
         rollout = self.rollout_s.estimate(now_s)
         rollout_s = rollout.p95 if rollout else 0.0
         return Delays(
-            broadcast_s=p95(self.broadcast_s.get(now_s)) or 0.0,
+            broadcast_s=p95_or_none(self.broadcast_s.get(now_s)) or 0.0,
             rollout_s=rollout_s,
             # Leases wait on their nodes for each other, and are held all the while.
             occupied_s=rollout_s,

@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 
 from echo2swarm.system.jsonl import JsonLines
-from learner.config import TrackingTable
+from learner.config import TrackingConfig
 from learner.run.run_dir import RunDir
 from learner.status.tensorboard import TensorBoard
-from learner.status.tracker import Tracker
+from learner.status.tracker import CurveWriter
 
 
 class Metrics(JsonLines):
     """Lines of metrics; each that is a mapping is handed to the tracker, too, if there is one."""
 
-    def __init__(self, path: Path, *, tracker: Tracker | None = None) -> None:
+    def __init__(self, path: Path, *, tracker: CurveWriter | None = None) -> None:
         super().__init__(path)
         self.tracker = tracker
 
@@ -27,7 +27,7 @@ class Metrics(JsonLines):
             self.tracker.note(record)
 
 
-def open_metrics(run_dir: RunDir, table: TrackingTable, *, first_step: int) -> Metrics:
+def open_metrics(run_dir: RunDir, table: TrackingConfig, *, first_step: int) -> Metrics:
     """Open the metrics of a run; ``first_step`` is the next update to be made.
 
     Raises:
@@ -35,5 +35,5 @@ def open_metrics(run_dir: RunDir, table: TrackingTable, *, first_step: int) -> M
     """
     tracker = None
     if table.tensorboard:
-        tracker = Tracker(TensorBoard(run_dir.tensorboard, first_step=first_step))
+        tracker = CurveWriter(TensorBoard(run_dir.tensorboard, first_step=first_step))
     return Metrics(run_dir.metrics, tracker=tracker)

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from echo2swarm.scheduling.capacity import Estimate, min_staleness
+from echo2swarm.scheduling.capacity import RunningEstimate, min_staleness
 from echo2swarm.plan.advice import Situation
-from echo2swarm.system.rates import Phase
-from echo2swarm.scheduling.selection import Offer
+from echo2swarm.system.rates import LearnerPhase
+from echo2swarm.scheduling.selection import NodeOffer
 from learner.membership.activator import Activator
 from learner.state.node_table import NodeTable
-from learner.state.progress import WINDOW_S, Progress
+from learner.state.progress import WINDOW_S, LearnerProgress
 from protocols.status import Outlook, Quantity
 
 
-def outlook_of(progress: Progress, offers: Sequence[Offer], now_s: float) -> Outlook:
+def outlook_of(progress: LearnerProgress, offers: Sequence[NodeOffer], now_s: float) -> Outlook:
     """Return what the capacity model says, from what was measured.
 
     Args:
@@ -47,7 +47,7 @@ def outlook_of(progress: Progress, offers: Sequence[Offer], now_s: float) -> Out
 
 
 def situation_of(
-    progress: Progress, nodes: NodeTable, activator: Activator, now_s: float
+    progress: LearnerProgress, nodes: NodeTable, activator: Activator, now_s: float
 ) -> Situation:
     """Return what advice to the owner goes by."""
     selection = activator.selection
@@ -61,11 +61,11 @@ def situation_of(
         limits=activator.limits,
         shortfall=selection.shortfall if selection else None,
         names={node.peer: node.advert.name for node in nodes.present},
-        busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
+        busy_share=min(1.0, shares.get(LearnerPhase.TRAINING, 0.0)),
     )
 
 
-def _quantity(estimate: Estimate | None) -> Quantity | None:
+def _quantity(estimate: RunningEstimate | None) -> Quantity | None:
     if estimate is None:
         return None
     return Quantity(estimate.p50, estimate.p95, estimate.num_samples, estimate.is_prior)

@@ -18,7 +18,7 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
     return dict(_flat(record, ()))
 
 
-def step_of(record: Mapping[str, Any]) -> int | None:
+def update_of(record: Mapping[str, Any]) -> int | None:
     """Return the update that a line is about; None if about none."""
     step = record.get("step", record.get("eval/version"))
     return step if isinstance(step, int) else None

@@ -15,16 +15,16 @@ from echo2swarm.system.files import write_atomically
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.network.base import Network
 from echo2swarm.plan.advice import advise
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.evaluation.live import LiveEvaluation
 from learner.membership.activator import Activator
-from learner.state.link_table import Links
+from learner.state.link_table import LinkTable
 from learner.membership.offers import speeds_of
 from learner.state.node_table import NodeTable
 from learner.membership.node_admission import by_use
 from learner.status.outlook import outlook_of, situation_of
-from learner.state.progress import WINDOW_S, Progress, p95
+from learner.state.progress import WINDOW_S, LearnerProgress, p95_or_none
 from learner.scoring.verifier_gate import VerifierGate
 from learner.status.watchdog import Watchdog
 from protocols.codec import decode
@@ -61,9 +61,9 @@ class StatusService:
         network: Network,
         dispatcher: Dispatcher,
         nodes: NodeTable,
-        progress: Progress,
+        progress: LearnerProgress,
         traffic: Traffic,
-        links: Links,
+        links: LinkTable,
         activator: Activator,
         watchdog: Watchdog,
         gate: VerifierGate,
@@ -152,10 +152,10 @@ class StatusService:
             rollouts_per_step=progress.rollouts_per_step,
             group_size=progress.rollouts.group_size,
             window_s=WINDOW_S,
-            busy_share=min(1.0, shares.get(Phase.TRAINING, 0.0)),
-            bubble_share=min(1.0, shares.get(Phase.WAITING, 0.0)),
+            busy_share=min(1.0, shares.get(LearnerPhase.TRAINING, 0.0)),
+            bubble_share=min(1.0, shares.get(LearnerPhase.WAITING, 0.0)),
             train_s=progress.typical_train_s(now_s),
-            broadcast_s=p95(progress.broadcast_s.get(now_s)),
+            broadcast_s=p95_or_none(progress.broadcast_s.get(now_s)),
             needed_rollouts_per_s=progress.needed_rollouts_per_s(now_s),
             supplied_rollouts_per_s=progress.accepted.per_s(now_s),
             num_buffered=sum(len(group.rollouts) for group in self._dispatcher.ready),
@@ -225,7 +225,7 @@ class StatusService:
             self._has_failed_to_write = False
 
 
-async def watch_loop_delay(progress: Progress) -> None:
+async def watch_loop_delay(progress: LearnerProgress) -> None:
     """Measure by how much this process' event loop is late, all the time."""
     while True:
         due_s = trio.current_time() + _NAP_S

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 import structlog
 import trio
 
-from learner.status.scalars import scalars_of, step_of
+from learner.status.scalars import scalars_of, update_of
 
 MAX_QUEUED: Final = 1000
 """Lines that wait for the tool."""
@@ -33,7 +33,7 @@ class Curves(Protocol):
         ...
 
 
-class Tracker:
+class CurveWriter:
     """Takes lines of ``metrics.jsonl``, and writes them as points from a task of its own."""
 
     def __init__(self, curves: Curves) -> None:
@@ -48,7 +48,7 @@ class Tracker:
         except trio.WouldBlock:
             self._warn("the tool is too slow")
         except trio.ClosedResourceError:
-            log.debug("tracking.over", step=step_of(record))
+            log.debug("tracking.over", step=update_of(record))
 
     async def run(self) -> None:
         """Write what is queued, until cancelled; then what is still queued, in a few seconds."""
@@ -65,7 +65,7 @@ class Tracker:
             self._curves.close()
 
     async def _write(self, record: Mapping[str, Any]) -> None:
-        step = step_of(record)
+        step = update_of(record)
         if step is None:
             return
         write = partial(self._curves.write, scalars_of(record), step=step, unix_s=record["unix_s"])

@@ -13,9 +13,9 @@ import structlog
 import trio
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from learner.state.node_table import NodeTable
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive
 
 LOOK_S: Final = 1.0
@@ -40,10 +40,10 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class StallFacts:
     """What a stalled run is told from."""
 
-    phase: Phase
+    phase: LearnerPhase
     step: int
     newest_version: int | None
     """Published."""
@@ -82,7 +82,7 @@ class Watchdog:
     """
 
     stall_s: float
-    _last: Facts | None = None
+    _last: StallFacts | None = None
     _moved_at_s: float = 0.0
     _factor: int = 1
     _refusals: Counter[str] = field(default_factory=Counter)
@@ -90,44 +90,44 @@ class Watchdog:
     report: str = ""
     """What stands still now; empty while something moves."""
 
-    def look(self, facts: Facts, now_s: float) -> str | None:
+    def look(self, facts: StallFacts, now_s: float) -> str | None:
         """Return a report if one is due."""
         if self._last is None or facts.progress != self._last.progress:
             self._moved_at_s, self._factor, self.report = now_s, 1, ""
             self._refusals = Counter(dict(facts.refusals))
         self._last = facts
         stalled_s = now_s - self._moved_at_s
-        if facts.phase is Phase.FINISHED or stalled_s < self.stall_s * self._factor:
+        if facts.phase is LearnerPhase.FINISHED or stalled_s < self.stall_s * self._factor:
             return None
         self._factor = min(2 * self._factor, _MAX_FACTOR)
-        self.report = explain(facts, Counter(dict(facts.refusals)) - self._refusals)
+        self.report = explain_stall(facts, Counter(dict(facts.refusals)) - self._refusals)
         return self.report
 
 
-def explain(facts: Facts, refused_since: Counter[str]) -> str:
+def explain_stall(facts: StallFacts, refused_since: Counter[str]) -> str:
     """Return in a sentence who waits for what."""
     match facts.phase:
-        case Phase.TRAINING:
+        case LearnerPhase.TRAINING:
             return (
                 f"the trainer is at update {facts.step + 1}: see logs/trainer.log, and whether "
                 "its device works"
             )
-        case Phase.PUBLISHING:
+        case LearnerPhase.PUBLISHING:
             return (
                 "the learner waits until the weights of the update before are written and "
                 "published: see whether the disk is slow or full"
             )
-        case Phase.CHECKPOINTING:
+        case LearnerPhase.CHECKPOINTING:
             return (
                 "the learner waits until a checkpoint is written: see whether the disk is slow "
                 "or full"
             )
-        case Phase.EVALUATING:
+        case LearnerPhase.EVALUATING:
             return (
                 "training is over, and the last evaluation waits for nodes; after eval.timeout_s "
                 "it ends with what it has"
             )
-        case Phase.STARTING:
+        case LearnerPhase.STARTING:
             return (
                 "the learner is starting: loading the model, making the updates since the last "
                 "checkpoint again, or waiting for room for the first version: see whether the "
@@ -137,7 +137,7 @@ def explain(facts: Facts, refused_since: Counter[str]) -> str:
             return _explain_waiting(facts, refused_since)
 
 
-def _explain_waiting(facts: Facts, refused_since: Counter[str]) -> str:
+def _explain_waiting(facts: StallFacts, refused_since: Counter[str]) -> str:
     wanted = (
         f"update {facts.step + 1} waits for rollouts: {facts.num_ready} of "
         f"{facts.num_groups_wanted} groups are complete, {facts.num_open} open"
@@ -173,12 +173,12 @@ def _count(num: int) -> str:
     return "one node is" if num == 1 else f"{num} nodes are"
 
 
-def facts_of(dispatcher: Dispatcher, nodes: NodeTable, progress: Progress) -> Facts:
+def stall_facts(dispatcher: Dispatcher, nodes: NodeTable, progress: LearnerProgress) -> StallFacts:
     """Collect the facts."""
     refusals: Counter[str] = Counter()
     for node in nodes:
         refusals.update({reason.value: count for reason, count in node.refusals.items()})
-    return Facts(
+    return StallFacts(
         phase=progress.timeline.phase,
         step=progress.step,
         newest_version=dispatcher.newest_version,
@@ -201,7 +201,7 @@ def facts_of(dispatcher: Dispatcher, nodes: NodeTable, progress: Progress) -> Fa
     )
 
 
-async def watch(watchdog: Watchdog, facts: Callable[[], Facts]) -> None:
+async def watch(watchdog: Watchdog, facts: Callable[[], StallFacts]) -> None:
     """Look each second, and log what stands still."""
     while True:
         report = watchdog.look(facts(), trio.current_time())

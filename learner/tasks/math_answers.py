@@ -17,7 +17,7 @@ from typing import Any, Final
 from echo2swarm.system.errors import ConfigError
 from echo2swarm.system.extras import install_extra
 from learner.tasks.base import RefusedAnswerError
-from learner.tasks.math_bounds import fault_of
+from learner.tasks.math_bounds import why_too_costly
 
 _PARSERS: Final = ("parse_latex_cached", "parse_expr_cached")
 """What in the library reads one expression, which it has found in a completion, and computes."""
@@ -72,7 +72,7 @@ def _bounded() -> Iterator[list[str]]:
 
     def bounded(original: Callable[[str], Any]) -> Callable[[str], Any]:
         def read(expression: str) -> Any:  # noqa: ANN401  # whatever the library makes of it
-            fault = fault_of(expression)
+            fault = why_too_costly(expression)
             if fault is not None:
                 faults.append(fault)
                 raise ValueError(fault)  # which the library takes for text that it can't read

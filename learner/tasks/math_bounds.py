@@ -47,7 +47,7 @@ class _TooCostlyError(Exception):
     """The message says what would be."""
 
 
-def fault_of(expression: str) -> str | None:
+def why_too_costly(expression: str) -> str | None:
     """Return why an expression, in LaTeX or plain text, is too costly; None if it is not.
 
     Total: whatever the text is, it takes time in proportion to its length.

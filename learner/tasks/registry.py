@@ -9,7 +9,7 @@ import msgspec
 
 from echo2swarm.system.errors import ConfigError
 from echo2swarm.text.suggest import suggest
-from echo2swarm.text.toml_tables import convert
+from echo2swarm.text.toml_tables import convert_table
 from learner.tasks.base import Task, TaskKind, TaskOptions
 
 ENTRY_POINT_GROUP: Final = "echo2swarm.tasks"
@@ -34,7 +34,7 @@ def read_options(table: Mapping[str, Any], kind: TaskKind) -> TaskOptions:
         ConfigError: a key that this kind does not know, or a value that does not fit.
     """
     title = f'[task] of kind "{table["kind"]}"'
-    return convert(table, kind.Options, where="task", title=title)
+    return convert_table(table, kind.Options, where="task", title=title)
 
 
 def check_table(table: Mapping[str, Any]) -> dict[str, Any]:

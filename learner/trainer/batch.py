@@ -12,10 +12,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.advantage import group_advantages, length_weights
-from learner.trainer.prefix_packing import Sample
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import TrainGroup, TrainRollout
 from protocols.packed import unpack_floats, unpack_tokens
 
@@ -23,13 +23,13 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class PackedBatch:
     """The samples of an update that have something to teach, and their tokens in one line.
 
     N is the number of their completion tokens.
     """
 
-    samples: tuple[Sample, ...]
+    samples: tuple[PackedSample, ...]
     peers: tuple[str, ...]
     """Who made each sample."""
     staleness: tuple[int, ...]
@@ -53,12 +53,12 @@ class Batch:
 
 def make_batch(
     groups: Sequence[TrainGroup],
-    table: TrainerTable,
+    table: TrainerConfig,
     *,
     step: int,
     vocab_size: int,
     max_new_tokens: int,
-) -> Batch:
+) -> PackedBatch:
     """Check, unpack and weigh ``groups``.
 
     Args:
@@ -82,7 +82,7 @@ def make_batch(
         minibatches,
         partial(length_weights, norm=objective.length_norm, constant=max_new_tokens),
     )
-    samples: list[Sample] = []
+    samples: list[PackedSample] = []
     peers: list[str] = []
     staleness: list[int] = []
     minibatch: list[int] = []
@@ -100,7 +100,7 @@ def make_batch(
             # The KL penalty pulls on every sample; without it these have no gradient.
             if (advantages is None and not objective.kl_coefficient) or not completion:
                 continue
-            samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+            samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
             peers.append(rollout.peer_id)
             staleness.append(step - rollout.version)
             minibatch.append(part)
@@ -115,7 +115,7 @@ def make_batch(
             )
     columns = list(zip(*parts, strict=True)) or [(np.zeros(0, np.float32),)] * 3
     behaviour, advantage_values, weight_values = (np.concatenate(column) for column in columns)
-    return Batch(
+    return PackedBatch(
         samples=tuple(samples),
         peers=tuple(peers),
         staleness=tuple(staleness),

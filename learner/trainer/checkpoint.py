@@ -18,8 +18,8 @@ from learner.trainer.sharding import is_spread, local, rows
 from learner.trainer.tensor_files import (
     MODEL,
     OPTIMIZER_FILE,
-    Rows,
-    Stored,
+    TensorRows,
+    TensorFiles,
     open_stored,
     rank_file,
     write_rows,
@@ -62,13 +62,13 @@ def copy_part(model: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: R
     Returns:
         What writes the copy into a folder that is there, in files of its own.
     """
-    parts: dict[str, dict[str, Rows]] = {}
+    parts: dict[str, dict[str, TensorRows]] = {}
 
     def add(kind: str, name: str, value: torch.Tensor) -> None:
         num_rows = value.shape[0] if value.ndim else 0
         start = rows(value, ranks)[0] if is_spread(value) else 0
         if is_spread(value) or ranks.is_first:  # else all ranks have the same
-            held = Rows(_copy(local(value)), start, num_rows)
+            held = TensorRows(_copy(local(value)), start, num_rows)
             parts.setdefault(kind, {})[name] = held
 
     for name, tensor in model_tensors(model).items():
@@ -111,7 +111,7 @@ def load_checkpoint(
 
 
 def _value(
-    stored: Stored, kind: str, name: str, parameter: torch.Tensor, ranks: Ranks
+    stored: TensorFiles, kind: str, name: str, parameter: torch.Tensor, ranks: Ranks
 ) -> torch.Tensor:
     """Return a value of the optimizer, laid out as its parameter is."""
     if not stored.shapes(kind)[name]:
@@ -136,7 +136,7 @@ def _rng(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     )
 
 
-def _set_rng(stored: Stored, device: torch.device) -> None:
+def _set_rng(stored: TensorFiles, device: torch.device) -> None:
     names = stored.shapes(_OTHERS)
     torch.set_rng_state(stored.read(_OTHERS, _RNG))
     if _DEVICE_RNG in names and device.type == "cuda":

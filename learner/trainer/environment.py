@@ -3,7 +3,7 @@
 import os
 
 from echo2swarm.models.cache import torch_env
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 
 
 def prepare() -> None:
@@ -15,14 +15,14 @@ def prepare() -> None:
     os.environ |= torch_env()
 
 
-def num_threads(num_cores: int) -> int:
+def num_trainer_threads(num_cores: int) -> int:
     """Return how many threads suit the trainer on a machine that does other work too."""
     return max(1, num_cores // 2)
 
 
-def threads_per_rank(table: TrainerTable) -> int:
+def threads_per_rank(table: TrainerConfig) -> int:
     """Return how many threads each process of the trainer uses."""
-    threads = table.threads or num_threads(os.cpu_count() or 1)
+    threads = table.threads or num_trainer_threads(os.cpu_count() or 1)
     return max(1, threads // table.num_processes)
 
 

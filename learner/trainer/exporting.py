@@ -17,7 +17,7 @@ from echo2swarm.system.errors import StoreError
 from echo2swarm.models.loading import load_causal_lm
 from learner.export.messages import Export, Exported
 from learner.trainer.folders import new_folder
-from learner.trainer.tensor_files import MODEL, Stored, open_stored
+from learner.trainer.tensor_files import MODEL, TensorFiles, open_stored
 from learner.trainer.weights import model_tensors
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json", ".h5", ".msgpack")
@@ -26,7 +26,7 @@ _PHASES: Final = 4
 _CARD: Final = "README.md"
 
 
-def export(call: Export, on_progress: OnProgress) -> Exported:
+def write_model_folder(call: Export, on_progress: OnProgress) -> Exported:
     """Write a model folder.
 
     Raises:
@@ -62,7 +62,7 @@ def _load(folder: Path, dtype: torch.dtype | str) -> PreTrainedModel:
     return load_causal_lm(folder, dtype=dtype)
 
 
-def _fill(model: PreTrainedModel, stored: Stored, where: str) -> None:
+def _fill(model: PreTrainedModel, stored: TensorFiles, where: str) -> None:
     tensors = model_tensors(model)
     if stored.shapes() != {name: tuple(tensor.shape) for name, tensor in tensors.items()}:
         raise StoreError(f"{where}: its weights are not those of this run's model")
@@ -85,7 +85,7 @@ def _set_modes(folder: Path) -> None:
         path.chmod(mode)
 
 
-def _compare(model: PreTrainedModel, stored: Stored, dtype: torch.dtype) -> int:
+def _compare(model: PreTrainedModel, stored: TensorFiles, dtype: torch.dtype) -> int:
     """Return how many tensors are as the checkpoint has them, which is all."""
     tensors = model_tensors(model)
     if tensors.keys() != stored.shapes().keys():

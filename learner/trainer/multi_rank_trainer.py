@@ -3,27 +3,27 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.folders import new_folder, write_state
-from learner.trainer.rank_group import Gang
+from learner.trainer.rank_group import RankGroup
 from learner.trainer.messages import Start, Started, TrainGroup, Update, Updated, WriteWeights
 from learner.trainer.update import OnProgress
 from learner.trainer.rank_messages import CopyState, JoinRanks, WriteCopy
 from learner.trainer.ranks import meet_others, open_meeting
-from learner.trainer.trainer import Trainer
+from learner.trainer.trainer import PolicyTrainer
 
 
-class GangTrainer:
+class MultiRankTrainer:
     """Rank 0 of a trainer, and its hold of the others."""
 
-    def __init__(self, start: Start, table: TrainerTable) -> None:
+    def __init__(self, start: Start, table: TrainerConfig) -> None:
         size = table.num_processes
         meeting = open_meeting()
         self._num_copies = 0
-        self._gang = Gang(size)
+        self._gang = RankGroup(size)
 
-        def own() -> Trainer:
-            return Trainer(start, table, meet_others(0, size, meeting.port, device=table.device))
+        def own() -> PolicyTrainer:
+            return PolicyTrainer(start, table, meet_others(0, size, meeting.port, device=table.device))
 
         try:
             calls = [JoinRanks(rank, size, meeting.port, start) for rank in range(1, size)]

@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.ranks import Ranks
 from learner.trainer.sharding import local, total_norm
 
@@ -15,7 +15,7 @@ _EPSILON: Final = 1e-6
 
 
 def make_optimizer(
-    named_parameters: Iterable[tuple[str, torch.nn.Parameter]], table: TrainerTable
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]], table: TrainerConfig
 ) -> torch.optim.AdamW:
     """Return AdamW for all parameters; only matrices decay."""
     parameters = [parameter for _, parameter in named_parameters if parameter.requires_grad]
@@ -33,7 +33,7 @@ def make_optimizer(
     )
 
 
-def learning_rate(step: int, table: TrainerTable, *, warmup_from: int = 0) -> float:
+def learning_rate(step: int, table: TrainerConfig, *, warmup_from: int = 0) -> float:
     """Return the learning rate of the update that starts after ``step`` updates.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from echo2swarm.models.loading import load_causal_lm
-from learner.trainer.prefix_packing import Ints, MicroBatch, Sample, make_micro_batches
+from learner.trainer.prefix_packing import Ints, MicroBatch, PackedSample, make_micro_batches
 from learner.trainer.ranks import Ranks
 from learner.trainer.rounding import rounded
 from learner.trainer.sharding import forget_gathered, hidden_states, shard
@@ -166,17 +166,17 @@ def _tree_mask(ends_BT: torch.Tensor) -> torch.Tensor:
     return (is_before_TT & (at_T[:, None] < ends_BT[:, None, :])).unsqueeze(1)
 
 
-def _check_samples(vocab_size: int) -> list[Sample]:
+def _check_samples(vocab_size: int) -> list[PackedSample]:
     """Return two groups of two completions that differ early, late, and in length."""
     rng = np.random.default_rng(0)
     prompt, other = rng.integers(vocab_size, size=(2, 7)).tolist()
-    samples: list[Sample] = []
+    samples: list[PackedSample] = []
     for start in (prompt, prompt[:5] + other[:3]):
         common = rng.integers(vocab_size, size=2).tolist()
         for size in (3, 5):
             completion = common + rng.integers(vocab_size, size=size).tolist()
             first = sum(sample.num_completion for sample in samples)
-            samples.append(Sample(tokens=start + completion, num_prompt=len(start), first=first))
+            samples.append(PackedSample(tokens=start + completion, num_prompt=len(start), first=first))
     return samples
 
 

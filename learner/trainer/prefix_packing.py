@@ -31,7 +31,7 @@ _MIN_FILL: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class PackedSample:
     """One prompt with one completion."""
 
     tokens: Sequence[int]
@@ -84,7 +84,7 @@ class _Row:
     targets: list[int] = field(default_factory=list)
     indices: list[int] = field(default_factory=list)
 
-    def add(self, sample: Sample, num_shared: int) -> None:
+    def add(self, sample: PackedSample, num_shared: int) -> None:
         size = len(self.tokens)
         # The last token predicts nothing that is asked for: it need not go through the model.
         new = sample.tokens[num_shared:-1]
@@ -105,7 +105,7 @@ class _Row:
 
 
 def make_micro_batches(
-    samples: Sequence[Sample], *, max_tokens: int, hidden_size: int, share_prefixes: bool
+    samples: Sequence[PackedSample], *, max_tokens: int, hidden_size: int, share_prefixes: bool
 ) -> list[MicroBatch]:
     """Lay out ``samples`` in micro-batches.
 

@@ -22,10 +22,10 @@ import msgspec
 from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
-    Answer,
+    ChildReply,
     Call,
     Failure,
-    Kind,
+    FrameKind,
 )
 from echo2swarm.system.errors import DiskFullError, StoreError
 from protocols.framing import FrameDecoder, frame
@@ -39,7 +39,7 @@ _END_S: Final = 5.0
 _OBITUARY_S: Final = 2.0
 
 
-class Gang:
+class RankGroup:
     """Ranks 1 to n - 1.
 
     Args:
@@ -59,11 +59,11 @@ class Gang:
         """Of the other processes, in the order of their ranks."""
         return [other.pid for other in self._others]
 
-    def tell(self, *calls: msgspec.Struct) -> "Told":
+    def tell(self, *calls: msgspec.Struct) -> "PendingCall":
         """Send a call to all: one for each, or the same for all. Returns at once."""
         with self._lock:
             call_id, self._next_id = self._next_id, self._next_id + 1
-        told = Told(len(self._others), self._on_loss)
+        told = PendingCall(len(self._others), self._on_loss)
         for number, other in enumerate(self._others):
             other.send(call_id, calls[number % len(calls)], told)
         return told
@@ -97,7 +97,7 @@ class Gang:
             self._on_loss(why)
 
 
-class Told:
+class PendingCall:
     """A call that the other ranks work on."""
 
     def __init__(self, num_others: int, on_loss: Callable[[str], NoReturn]) -> None:
@@ -160,7 +160,7 @@ class _Other:
     def __init__(self, rank: int, on_loss: Callable[[str], None]) -> None:
         self._rank = rank
         self._on_loss = on_loss
-        self._told: dict[int, Told] = {}
+        self._told: dict[int, PendingCall] = {}
         self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._socket, theirs = socket.socketpair()
         with theirs:
@@ -177,7 +177,7 @@ class _Other:
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, call_id: int, call: msgspec.Struct, told: Told) -> None:
+    def send(self, call_id: int, call: msgspec.Struct, told: PendingCall) -> None:
         self._told[call_id] = told
         raw = msgspec.Raw(msgspec.msgpack.encode(call))
         # By a thread: a batch may be more than a socket takes at once.
@@ -201,7 +201,7 @@ class _Other:
 
     def _read(self) -> None:
         frames = FrameDecoder(max_bytes=MAX_FRAME_BYTES)
-        decoder = msgspec.msgpack.Decoder(Answer)
+        decoder = msgspec.msgpack.Decoder(ChildReply)
         while True:
             try:
                 data = self._socket.recv(1 << 16)
@@ -213,11 +213,11 @@ class _Other:
             for payload in frames.feed(data):
                 self._take(decoder.decode(payload))
 
-    def _take(self, answer: Answer) -> None:
-        if answer.kind is Kind.PROGRESS:
+    def _take(self, answer: ChildReply) -> None:
+        if answer.kind is FrameKind.PROGRESS:
             return
         failure = None
-        if answer.kind is Kind.ERROR:
+        if answer.kind is FrameKind.ERROR:
             failure = msgspec.msgpack.decode(answer.body, type=Failure)
         self._told.pop(answer.call_id).answered(self._rank, failure)
 

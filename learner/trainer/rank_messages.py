@@ -33,7 +33,7 @@ class WriteCopy(Message, frozen=True, tag="write_copy"):
     """Exists; other processes write there, too."""
 
 
-class Done(Message, frozen=True):
+class CallDone(Message, frozen=True):
     """The call is done."""
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from echo2swarm.system.errors import StoreError
 from echo2swarm.models.folder import read_config, weight_files
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
 from learner.trainer.folders import new_folder, read_state, write_state
 from learner.trainer.messages import Start, Started, TrainGroup, Updated
@@ -36,7 +36,7 @@ _VIEWS: Final[dict[str, type[np.uint16 | np.uint32]]] = {
 class SleepTrainer:
     """Weights that change, a step count, and nothing learnt."""
 
-    def __init__(self, start: Start, table: TrainerTable) -> None:
+    def __init__(self, start: Start, table: TrainerConfig) -> None:
         self._table = table
         self._max_new_tokens = start.max_new_tokens
         self._vocab_size = int(read_config(Path(start.model_dir))["vocab_size"])

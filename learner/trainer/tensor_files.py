@@ -31,7 +31,7 @@ _RANK_FILE: Final = re.compile(r"rank-(\d{5})-of-(\d{5})\.(\w+)\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TensorRows:
     """Some rows of a tensor."""
 
     tensor: torch.Tensor
@@ -53,14 +53,14 @@ def rank_file(rank: int, size: int, kind: str) -> str:
     return f"rank-{rank + 1:05d}-of-{size:05d}.{kind}.safetensors"
 
 
-def write_rows(path: Path, tensors: Mapping[str, Rows]) -> None:
+def write_rows(path: Path, tensors: Mapping[str, TensorRows]) -> None:
     """Write the rows that one process holds."""
     table = {name: [rows.start, rows.num_rows] for name, rows in tensors.items()}
     data = {name: rows.tensor for name, rows in tensors.items()}
     save_file(data, path, metadata={"format": "pt", _ROWS: json.dumps(table)})
 
 
-class Stored:
+class TensorFiles:
     """What :func:`open_stored` found."""
 
     def __init__(self, where: str) -> None:
@@ -131,13 +131,13 @@ class Stored:
 
 
 @contextmanager
-def open_stored(folder: Path) -> Iterator[Stored]:
+def open_stored(folder: Path) -> Iterator[TensorFiles]:
     """Open the tensors in ``folder``, of which none is read yet.
 
     Raises:
         StoreError: a file can't be read, or something is missing.
     """
-    stored = Stored(str(folder))
+    stored = TensorFiles(str(folder))
     with ExitStack() as stack:
         try:
             _open_all(folder, stored, stack)
@@ -149,7 +149,7 @@ def open_stored(folder: Path) -> Iterator[Stored]:
         yield stored
 
 
-def _open_all(folder: Path, stored: Stored, stack: ExitStack) -> None:
+def _open_all(folder: Path, stored: TensorFiles, stack: ExitStack) -> None:
     sizes = set()
     for path in sorted(folder.glob("*.safetensors")):
         file = stack.enter_context(safe_open(path, framework="pt"))

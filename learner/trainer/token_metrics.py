@@ -19,7 +19,7 @@ from learner.trainer.objective import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class TokenFigures:
     """What is known of each token once gradients have been computed; nothing carries one."""
 
     policy_N: torch.Tensor
@@ -29,7 +29,7 @@ class Trained:
     """Of the policy's distribution at the token."""
 
 
-def token_metrics(tokens: Trained, objective: Objective) -> dict[str, float]:
+def token_metrics(tokens: TokenFigures, objective: Objective) -> dict[str, float]:
     """Return means over the tokens that were trained on."""
     columns = _columns(tokens, objective)
     given = tokens.given
@@ -47,7 +47,7 @@ def token_metrics(tokens: Trained, objective: Objective) -> dict[str, float]:
 
 
 def metrics_by_staleness(
-    tokens: Trained, staleness_S: torch.Tensor, objective: Objective
+    tokens: TokenFigures, staleness_S: torch.Tensor, objective: Objective
 ) -> dict[int, dict[str, float]]:
     """Return what depends on who sampled, for the tokens of each staleness.
 
@@ -72,7 +72,7 @@ def metrics_by_staleness(
     return found
 
 
-def _columns(tokens: Trained, objective: Objective) -> dict[str, torch.Tensor]:
+def _columns(tokens: TokenFigures, objective: Objective) -> dict[str, torch.Tensor]:
     given = tokens.given
     ratio_N = policy_ratios(tokens.policy_N, given, objective)
     importance_N = importance_ratios(given, objective.importance_level)

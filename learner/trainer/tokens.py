@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from learner.trainer.batch import Batch
+from learner.trainer.batch import PackedBatch
 from learner.trainer.objective import Given, kl_penalties
-from learner.trainer.token_metrics import Trained
+from learner.trainer.token_metrics import TokenFigures
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Tokens:
     """Sum so far."""
 
     @classmethod
-    def of(cls, batch: Batch, device: torch.device, *, has_reference: bool) -> "Tokens":
+    def of(cls, batch: PackedBatch, device: torch.device, *, has_reference: bool) -> "Tokens":
         """Copy a batch to ``device``."""
         behaviour_N = torch.from_numpy(batch.behaviour_N).to(device)
         lengths_S = np.asarray([sample.num_completion for sample in batch.samples], np.int64)
@@ -67,9 +67,9 @@ class Tokens:
             reference_N=None if self.reference_N is None else self.reference_N[index_M],
         )
 
-    def trained(self) -> Trained:
+    def trained(self) -> TokenFigures:
         """Return what the metrics are computed of."""
-        return Trained(
+        return TokenFigures(
             policy_N=self.policy_N,
             given=Given(
                 prox_N=self.policy_N if self.prox_N is None else self.prox_N,
@@ -83,7 +83,7 @@ class Tokens:
         )
 
 
-def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, dict[str, float]]:
+def drift_by_peer(batch: PackedBatch, trained: TokenFigures) -> dict[str, dict[str, float]]:
     """Return how far the logprobs that each node told are from those recomputed.
 
     Of the tokens that have a gradient: how many, the mean absolute difference, and the mean

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from echo2swarm.system.errors import StoreError
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
 from learner.trainer.checkpoint import copy_part, copy_state, load_checkpoint
 from learner.trainer.folders import new_folder
@@ -22,10 +22,10 @@ from learner.trainer.recompute import checkpoint_activations
 from learner.trainer.weights import model_tensors, write_weights
 
 
-class Trainer:
+class PolicyTrainer:
     """Model, optimizer and step count."""
 
-    def __init__(self, start: Start, table: TrainerTable, ranks: Ranks | None = None) -> None:
+    def __init__(self, start: Start, table: TrainerConfig, ranks: Ranks | None = None) -> None:
         torch.manual_seed(start.seed)
         self._table = table
         self._max_new_tokens = start.max_new_tokens

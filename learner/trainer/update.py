@@ -14,14 +14,14 @@ from statistics import fmean
 
 import torch
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.config.objective import objective_of
-from learner.trainer.batch import Batch
-from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
+from learner.trainer.batch import PackedBatch
+from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
 from learner.trainer.gradient import add_gradient, note_logprobs
 from learner.trainer.optimizer import Stepped, apply_gradients
 from learner.trainer.policy import Policy
-from learner.trainer.rank_batches import spread
+from learner.trainer.rank_batches import spread_over_ranks
 from learner.trainer.token_metrics import metrics_by_staleness, token_metrics
 from learner.trainer.tokens import Tokens, drift_by_peer
 
@@ -31,7 +31,7 @@ Rounds = list[list[MicroBatch]]
 
 
 @dataclass(frozen=True, slots=True)
-class Optimized:
+class UpdateResult:
     """What came of a batch."""
 
     metrics: dict[str, float]
@@ -43,14 +43,14 @@ class Optimized:
 def optimize(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
-    batch: Batch,
-    table: TrainerTable,
+    batch: PackedBatch,
+    table: TrainerConfig,
     *,
     lr: float,
     reference: Policy | None,
     publish_dtype: torch.dtype,
     on_progress: OnProgress,
-) -> Optimized:
+) -> UpdateResult:
     """Make the optimizer steps of an update with ``batch``, which has samples.
 
     If it fails in the first of them, nothing has changed.
@@ -104,14 +104,14 @@ def optimize(
         **token_metrics(trained, objective),
     }
     staleness_S = torch.tensor(batch.staleness, device=policy.device)
-    return Optimized(
+    return UpdateResult(
         metrics,
         drift_by_peer(batch, trained),
         metrics_by_staleness(trained, staleness_S, objective),
     )
 
 
-def _parts(policy: Policy, batch: Batch, table: TrainerTable) -> list[Rounds]:
+def _parts(policy: Policy, batch: PackedBatch, table: TrainerConfig) -> list[Rounds]:
     """Return what goes through the model for each optimizer step."""
     found: list[Rounds] = []
     for number in range(batch.num_minibatches):
@@ -121,7 +121,7 @@ def _parts(policy: Policy, batch: Batch, table: TrainerTable) -> list[Rounds]:
             if minibatch == number
         ]
 
-        def cut(max_tokens: int, samples: list[Sample] = samples) -> list[MicroBatch]:
+        def cut(max_tokens: int, samples: list[PackedSample] = samples) -> list[MicroBatch]:
             return make_micro_batches(
                 samples,
                 max_tokens=max_tokens,
@@ -129,5 +129,5 @@ def _parts(policy: Policy, batch: Batch, table: TrainerTable) -> list[Rounds]:
                 share_prefixes=policy.shares_prefixes,
             )
 
-        found.append(spread(cut, max_tokens=table.micro_batch_tokens, num_ranks=policy.ranks.size))
+        found.append(spread_over_ranks(cut, max_tokens=table.micro_batch_tokens, num_ranks=policy.ranks.size))
     return found

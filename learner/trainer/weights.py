@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from echo2swarm.system.errors import StoreError
 from learner.trainer.ranks import Ranks
 from learner.trainer.sharding import local, rows, whole
-from learner.trainer.tensor_files import MODEL, Stored, open_stored
+from learner.trainer.tensor_files import MODEL, TensorFiles, open_stored
 
 MAX_SHARD_BYTES: Final = 1 << 30
 INDEX: Final = "model.safetensors.index.json"
@@ -85,7 +85,7 @@ def load_weights(folder: Path, model: torch.nn.Module) -> None:
         copy_weights(stored, model, Ranks())
 
 
-def check_shapes(stored: Stored, model: torch.nn.Module, folder: Path) -> None:
+def check_shapes(stored: TensorFiles, model: torch.nn.Module, folder: Path) -> None:
     """See that stored weights are those of ``model``.
 
     Raises:
@@ -96,7 +96,7 @@ def check_shapes(stored: Stored, model: torch.nn.Module, folder: Path) -> None:
         raise StoreError(f"the weights in {folder} are not those of this model")
 
 
-def copy_weights(stored: Stored, model: torch.nn.Module, ranks: Ranks) -> None:
+def copy_weights(stored: TensorFiles, model: torch.nn.Module, ranks: Ranks) -> None:
     """Copy stored weights into what of ``model`` is here."""
     with torch.no_grad():
         for name, tensor in model_tensors(model).items():

@@ -10,8 +10,8 @@ from typing import Protocol
 
 import msgspec
 
-from echo2swarm.processes.worker import Later, serve
-from learner.config import TrainerTable
+from echo2swarm.processes.worker import Later, serve_parent
+from learner.config import TrainerConfig
 from learner.trainer.messages import (
     COPIED,
     SaveCheckpoint,
@@ -62,7 +62,7 @@ class TrainerWorker:
             if self._trainer is not None:
                 raise ValueError("the trainer has been started before")
             on_progress("loading", 0, 1)
-            self._trainer = open_trainer(call)
+            self._trainer = load_trainer(call)
             return self._trainer.started()
         trainer = self._trainer
         if trainer is None:
@@ -92,27 +92,27 @@ def _save(
     return Later(finish)
 
 
-def open_trainer(start: Start) -> TrainerPort:
+def load_trainer(start: Start) -> TrainerPort:
     """Load the trainer that ``start`` describes."""
-    table = msgspec.convert(start.trainer, TrainerTable)
+    table = msgspec.convert(start.trainer, TrainerConfig)
     set_threads(threads_per_rank(table))
     if table.kind == "sleep":
         from learner.trainer.sleep_trainer import SleepTrainer  # noqa: PLC0415 - see above
 
         return SleepTrainer(start, table)
     if table.num_processes > 1:
-        from learner.trainer.multi_rank_trainer import GangTrainer  # noqa: PLC0415
+        from learner.trainer.multi_rank_trainer import MultiRankTrainer  # noqa: PLC0415
 
-        return GangTrainer(start, table)
-    from learner.trainer.trainer import Trainer  # noqa: PLC0415
+        return MultiRankTrainer(start, table)
+    from learner.trainer.trainer import PolicyTrainer  # noqa: PLC0415
 
-    return Trainer(start, table)
+    return PolicyTrainer(start, table)
 
 
 def main() -> None:
     """Serve calls until the parent is gone."""
     prepare()
-    serve(TrainerCall, TrainerWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(TrainerCall, TrainerWorker().handle)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

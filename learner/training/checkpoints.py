@@ -14,7 +14,7 @@ import trio
 from echo2swarm.system.files import is_full
 from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, SwarmError
 from learner.run.checkpoint_store import CheckpointStore, replay_floor
-from learner.config import CheckpointTable
+from learner.config import CheckpointConfig
 from learner.ledger.ledger import Ledger
 from learner.training.wait_for_disk import is_for_want_of_room, when_there_is_room
 from learner.ports import Trainer
@@ -54,7 +54,7 @@ class Checkpoints:
         trainer: Trainer,
         ledger: Ledger,
         *,
-        table: CheckpointTable,
+        table: CheckpointConfig,
         first_step: int,
         saved_step: int | None,
     ) -> None:

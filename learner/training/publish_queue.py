@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.system.jsonl import JsonLines
 from learner.ledger.ledger import Ledger
@@ -26,7 +26,7 @@ from protocols.ids import PolicyVersion
 log = structlog.get_logger()
 
 
-class Publishing:
+class PublishQueue:
     """The queue between the trainer and the broadcast."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Publishing:
         dispatcher: Dispatcher,
         nodes: NodeTable,
         ledger: Ledger,
-        bell: Bell,
+        bell: ChangeEvent,
         metrics: JsonLines,
     ) -> None:
         self._publisher = publisher

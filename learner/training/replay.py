@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import structlog
 
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from learner.training.training_loop import to_train
 from learner.ports import Trainer
 
 log = structlog.get_logger()
 
 
-async def replay(trainer: Trainer, updates: Sequence[Batch]) -> None:
+async def replay(trainer: Trainer, updates: Sequence[TrainingBatch]) -> None:
     """Make ``updates`` in their order."""
     for batch in updates:
         updated = await trainer.update(batch.step, to_train(batch.groups))

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from echo2swarm.system.errors import StoreError
-from learner.run.checkpoint_store import Checkpoint, fault_of
+from learner.run.checkpoint_store import Checkpoint, damage_of
 from learner.config.changes import Change, check_resumable
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver, Reach
@@ -34,7 +34,7 @@ class PassedOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ResumePoint:
     """Where to go on from."""
 
     checkpoint: Checkpoint | None
@@ -51,8 +51,8 @@ def choose(
     checkpoints: Sequence[Checkpoint],
     reach: Reach,
     *,
-    fault_of: Callable[[Checkpoint], str | None],
-) -> Choice:
+    damage_of: Callable[[Checkpoint], str | None],
+) -> ResumePoint:
     """Return the newest checkpoint to go on from.
 
     Args:
@@ -65,15 +65,15 @@ def choose(
     """
     passed: list[PassedOver] = []
     for checkpoint in sorted(checkpoints, key=lambda c: c.step, reverse=True):
-        why = reach.fault_of(checkpoint.step) or fault_of(checkpoint)
+        why = reach.fault_of(checkpoint.step) or damage_of(checkpoint)
         if why is None:
-            return Choice(checkpoint, tuple(passed))
+            return ResumePoint(checkpoint, tuple(passed))
         passed.append(PassedOver(checkpoint, why))
     # The weights that a new run begins with can always be had again; those of a fork were a
     # checkpoint.
     why = reach.fault_of(0) if reach.first_step == 0 else "it was forked from a checkpoint"
     if why is None:
-        return Choice(None, tuple(passed))
+        return ResumePoint(None, tuple(passed))
     reasons = "; ".join(f"step {p.checkpoint.step}: {p.why}" for p in passed) or "there is none"
     raise NoWayBackError(
         f"no checkpoint of the {reach.step} updates that this run has done can be gone on from "
@@ -94,7 +94,7 @@ async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | Non
     checkpoints = await trio.to_thread.run_sync(run_dir.checkpoints.all)
     try:
         choice = await trio.to_thread.run_sync(
-            lambda: choose(checkpoints, reach, fault_of=fault_of)
+            lambda: choose(checkpoints, reach, fault_of=damage_of)
         )
     except NoWayBackError as exc:
         raise NoWayBackError(

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from echo2swarm.processes.parent import Child, open_child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, ConfigError
 from learner.trainer.messages import (
     COPIED,
@@ -61,7 +61,7 @@ class ProcessTrainer:
     ) -> None:
         """Write all state, as it is now, into a new folder; see :class:`learner.ports.Trainer`."""
 
-        def on_progress(progress: Progress) -> None:
+        def on_progress(progress: CallProgress) -> None:
             if progress.what == COPIED:
                 on_copied()
 
@@ -72,7 +72,7 @@ class ProcessTrainer:
         self,
         message: msgspec.Struct,
         kind: type[T],
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> T:
         try:
             return await self._child.call(message, kind, on_progress=on_progress)

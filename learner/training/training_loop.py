@@ -17,18 +17,18 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
 from echo2swarm.system.errors import SwarmError
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
 from learner.training.cut_off import CutOffs, warn_of_cut_offs
 from learner.training.wait_for_disk import when_there_is_room
 from learner.state.node_table import NodeTable
-from learner.ports import Saver, Trainer
-from learner.state.progress import Progress, p95
+from learner.ports import CheckpointSaver, Trainer
+from learner.state.progress import LearnerProgress, p95_or_none
 from learner.trainer.messages import TrainGroup, TrainRollout, Updated
 
 log = structlog.get_logger()
@@ -75,11 +75,11 @@ class TrainingLoop:
         *,
         nodes: NodeTable,
         ledger: Ledger,
-        progress: Progress,
-        bell: Bell,
+        progress: LearnerProgress,
+        bell: ChangeEvent,
         snapshots: Path,
         hand_on: HandOn,
-        saver: Saver,
+        saver: CheckpointSaver,
         max_skipped: int,
     ) -> None:
         self._trainer = trainer
@@ -116,7 +116,7 @@ class TrainingLoop:
         """
         ended_s = trio.current_time()
         while self._progress.step < self._progress.num_steps and not self._stopping:
-            wait_started_s = self._enter(Phase.WAITING)
+            wait_started_s = self._enter(LearnerPhase.WAITING)
             batch = await self._next_batch()
             if batch is None:
                 break
@@ -133,10 +133,10 @@ class TrainingLoop:
             )
             await self._finish_step(metrics)
             await self._count_skipped(updated)
-        self._enter(Phase.CHECKPOINTING)
+        self._enter(LearnerPhase.CHECKPOINTING)
         await self._saver.save_last(self._progress.step)
 
-    async def _next_batch(self) -> Batch | None:
+    async def _next_batch(self) -> TrainingBatch | None:
         """Return the next batch, as soon as there is one; None if asked to stop."""
         while not self._stopping:
             ring = self._bell.next_ring
@@ -159,9 +159,9 @@ class TrainingLoop:
             await ring.wait()
         return None
 
-    async def _train(self, batch: Batch, wait_s: float) -> tuple[Updated, float]:
+    async def _train(self, batch: TrainingBatch, wait_s: float) -> tuple[Updated, float]:
         batch.assert_fresh(max_staleness=self._desk.dispatcher.rules.max_staleness)
-        started_s = self._enter(Phase.TRAINING)
+        started_s = self._enter(LearnerPhase.TRAINING)
         leases = self._desk.dispatcher.leases
         log.info(
             "training.started",
@@ -197,14 +197,14 @@ class TrainingLoop:
         step, rules = self._progress.step, self._desk.dispatcher.rules
         snapshot: Path | None = None
         if step % rules.publish_every == 0:
-            started_s = self._enter(Phase.PUBLISHING)
+            started_s = self._enter(LearnerPhase.PUBLISHING)
             snapshot = self._snapshots / f"step-{step:08d}"
             self._snapshots.mkdir(parents=True, exist_ok=True)
             await when_there_is_room("weights", partial(self._trainer.write_weights, snapshot))
             metrics["write_s"] = trio.current_time() - started_s
         await self._hand_on(StepDone(step=step, snapshot=snapshot, metrics=metrics))
         if self._saver.is_due(step):
-            self._enter(Phase.CHECKPOINTING)
+            self._enter(LearnerPhase.CHECKPOINTING)
             await self._saver.save(step)
 
     async def _count_skipped(self, updated: Updated) -> None:
@@ -222,7 +222,7 @@ class TrainingLoop:
         )
         if self._num_skipped < self._max_skipped:
             return
-        self._enter(Phase.CHECKPOINTING)
+        self._enter(LearnerPhase.CHECKPOINTING)
         await self._saver.save_last(updated.step)
         raise TrainingFailedError(
             f"{self._num_skipped} updates in a row gave a NaN or infinity and were skipped; the "
@@ -232,7 +232,7 @@ class TrainingLoop:
         )
 
     def _metrics(
-        self, batch: Batch, updated: Updated, *, wait_s: float, train_s: float
+        self, batch: TrainingBatch, updated: Updated, *, wait_s: float, train_s: float
     ) -> dict[str, Any]:
         """Return the update's line for ``metrics.jsonl``; see ``docs/metrics.md``."""
         now_s, progress = trio.current_time(), self._progress
@@ -254,7 +254,7 @@ class TrainingLoop:
             "train_s": train_s,
             "write_s": 0.0,
             "publish_s": 0.0,
-            "broadcast_s": p95(progress.broadcast_s.get(now_s)),
+            "broadcast_s": p95_or_none(progress.broadcast_s.get(now_s)),
             "rollouts_per_s": progress.accepted.per_s(now_s),
             "needed_rollouts_per_s": progress.needed_rollouts_per_s(now_s),
             "num_in_flight": self._desk.dispatcher.leases.num_unsettled,
@@ -265,7 +265,7 @@ class TrainingLoop:
             "trainer": updated.metrics,
         }
 
-    def _note_equal_groups(self, batch: Batch) -> None:
+    def _note_equal_groups(self, batch: TrainingBatch) -> None:
         """Count the groups without signal that others took the place of, before the next step."""
         equal = self._desk.dispatcher.equal_groups
         self._num_replaced = equal.num_replaced
@@ -278,13 +278,13 @@ class TrainingLoop:
                 why="rollouts.max_replaced is reached; is the task too easy or too hard?",
             )
 
-    def _enter(self, phase: Phase) -> float:
+    def _enter(self, phase: LearnerPhase) -> float:
         now_s = trio.current_time()
         self._progress.timeline.enter(phase, now_s)
         return now_s
 
 
-def _rollouts(batch: Batch) -> list[AcceptedRollout]:
+def _rollouts(batch: TrainingBatch) -> list[AcceptedRollout]:
     return [rollout for group in batch.groups for rollout in group.rollouts]
 
 

@@ -54,9 +54,9 @@ def status(*, state_dir: Path | None, as_json: bool, watch: bool, interval_s: fl
 
     Ends with 1 if no node runs.
     """
-    from node.control.commands import show_status  # noqa: PLC0415
+    from node.control.commands import show_nodes  # noqa: PLC0415
 
-    is_any = show_status(state_dir, as_json=as_json, watch=watch, interval_s=interval_s)
+    is_any = show_nodes(state_dir, as_json=as_json, watch=watch, interval_s=interval_s)
     return 0 if is_any else 1
 
 
@@ -70,9 +70,9 @@ def pause(*, state_dir: Path | None, for_s: float | None, why: str) -> None:
     What the engine is at is finished, all else handed back.
     """
     from node.control.commands import order  # noqa: PLC0415
-    from node.control.messages import Pause  # noqa: PLC0415
+    from node.control.messages import PauseCommand  # noqa: PLC0415
 
-    click.echo(order(state_dir, Pause(for_s=for_s, why=why[:200])))
+    click.echo(order(state_dir, PauseCommand(for_s=for_s, why=why[:200])))
 
 
 @click.command()
@@ -80,9 +80,9 @@ def pause(*, state_dir: Path | None, for_s: float | None, why: str) -> None:
 def resume(*, state_dir: Path | None) -> None:
     """End a pause that "pause" began."""
     from node.control.commands import order  # noqa: PLC0415
-    from node.control.messages import Resume  # noqa: PLC0415
+    from node.control.messages import ResumeCommand  # noqa: PLC0415
 
-    click.echo(order(state_dir, Resume()))
+    click.echo(order(state_dir, ResumeCommand()))
 
 
 @click.command(short_help="Finish what is begun, hand back the rest, and end.")
@@ -90,9 +90,9 @@ def resume(*, state_dir: Path | None) -> None:
 def drain(*, state_dir: Path | None) -> None:
     """Finish what is begun, hand back the rest, and end: as the first Ctrl-C does."""
     from node.control.commands import order  # noqa: PLC0415
-    from node.control.messages import Drain  # noqa: PLC0415
+    from node.control.messages import DrainCommand  # noqa: PLC0415
 
-    click.echo(order(state_dir, Drain()))
+    click.echo(order(state_dir, DrainCommand()))
 
 
 @click.command(name="set")
@@ -111,7 +111,7 @@ def change(*, state_dir: Path | None, changes: tuple[str, ...]) -> None:
     """  # noqa: D301 - click wants this very character
     from echo2swarm.system.errors import UsageError  # noqa: PLC0415
     from node.control.commands import order  # noqa: PLC0415
-    from node.control.messages import Set  # noqa: PLC0415
+    from node.control.messages import SetCommand  # noqa: PLC0415
 
     values: dict[str, str] = {}
     for text in changes:
@@ -119,4 +119,4 @@ def change(*, state_dir: Path | None, changes: tuple[str, ...]) -> None:
         if not equals or not name.strip():
             raise UsageError(f"{text!r} is not of the form NAME=VALUE, as upload-mbit=5")
         values[name.strip()[:40]] = value[:200]
-    click.echo(order(state_dir, Set(values)))
+    click.echo(order(state_dir, SetCommand(values)))

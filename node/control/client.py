@@ -16,7 +16,7 @@ from node.control.messages import (
     MAX_REQUEST_BYTES,
     GetStatus,
     NodeSnapshot,
-    Refused,
+    CommandRefused,
     Reply,
     Request,
 )
@@ -78,7 +78,7 @@ class ControlClient:
                 f"the node in {self._state_dir} is of another version than this command; restart "
                 "it, or use the echo2-node that it was started with"
             ) from exc
-        if isinstance(reply, Refused):
+        if isinstance(reply, CommandRefused):
             raise UsageError(reply.why)
         return reply
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from echo2swarm.system.errors import SwarmError, UsageError
 from node.control.client import NoNodeError, open_control
-from node.control.messages import Done, NodeSnapshot, Request
+from node.control.messages import CommandDone, NodeSnapshot, Request
 from node.control.registry import forget, registered_in
 from node.control.view import node_view
 from node.options import default_registry, default_state_dir
@@ -26,7 +26,7 @@ NONE_RUNS: Final = "no node runs on this machine (start one with `echo2-node joi
 _PIPE_COLUMNS: Final = 100
 
 
-def show_status(state_dir: Path | None, *, as_json: bool, watch: bool, interval_s: float) -> bool:
+def show_nodes(state_dir: Path | None, *, as_json: bool, watch: bool, interval_s: float) -> bool:
     """Show the nodes of this machine, once or until interrupted; return whether there is any.
 
     Raises:
@@ -144,4 +144,4 @@ async def _order(state_dir: Path | None, request: Request) -> str:
         state_dir = Path(nodes[0].state_dir)
     async with open_control(state_dir) as client:
         reply = await client.ask(request)
-    return reply.what if isinstance(reply, Done) else ""
+    return reply.what if isinstance(reply, CommandDone) else ""

@@ -6,20 +6,20 @@ from typing import assert_never
 import trio
 
 from node.control.messages import (
-    Done,
-    Drain,
+    CommandDone,
+    DrainCommand,
     GetStatus,
     NodeSnapshot,
-    Pause,
+    PauseCommand,
     Reply,
     Request,
-    Resume,
-    Set,
+    ResumeCommand,
+    SetCommand,
 )
 from node.owner.keeper import OwnerKeeper
 
 
-class Orders:
+class ControlHandler:
     """One node's answers."""
 
     def __init__(self, keeper: OwnerKeeper, snapshot: Callable[[float], NodeSnapshot]) -> None:
@@ -36,13 +36,13 @@ class Orders:
         match request:
             case GetStatus():
                 return self._snapshot(now_s)
-            case Pause(for_s, why):
-                return Done(self._keeper.pause(for_s=for_s, why=why, now_s=now_s))
-            case Resume():
-                return Done(self._keeper.resume(now_s))
-            case Drain():
-                return Done(self._keeper.drain(now_s))
-            case Set(changes):
-                return Done(self._keeper.change(changes, now_s))
+            case PauseCommand(for_s, why):
+                return CommandDone(self._keeper.pause(for_s=for_s, why=why, now_s=now_s))
+            case ResumeCommand():
+                return CommandDone(self._keeper.resume(now_s))
+            case DrainCommand():
+                return CommandDone(self._keeper.drain(now_s))
+            case SetCommand(changes):
+                return CommandDone(self._keeper.change(changes, now_s))
             case _:
                 assert_never(request)

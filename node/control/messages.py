@@ -19,7 +19,7 @@ Value = Annotated[str, msgspec.Meta(max_length=200)]
 Why = Annotated[str, msgspec.Meta(max_length=200)]
 
 
-class Phase(StrEnum):
+class NodePhase(StrEnum):
     """What a node is doing now."""
 
     JOINING = "joining"
@@ -45,46 +45,46 @@ class GetStatus(Message, frozen=True, tag="get_status"):
     """Ask what the node is doing."""
 
 
-class Pause(Message, frozen=True, tag="pause"):
-    """Take no work until :class:`Resume`, or for some time."""
+class PauseCommand(Message, frozen=True, tag="pause"):
+    """Take no work until :class:`ResumeCommand`, or for some time."""
 
     for_s: Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)] | None = None
     why: Why = ""
 
 
-class Resume(Message, frozen=True, tag="resume"):
-    """End a pause that :class:`Pause` began; other reasons for one stay."""
+class ResumeCommand(Message, frozen=True, tag="resume"):
+    """End a pause that :class:`PauseCommand` began; other reasons for one stay."""
 
 
-class Drain(Message, frozen=True, tag="drain"):
+class DrainCommand(Message, frozen=True, tag="drain"):
     """Finish what is begun, hand back the rest, and end."""
 
 
-class Set(Message, frozen=True, tag="set"):
+class SetCommand(Message, frozen=True, tag="set"):
     """Change settings while the node runs: all of them, or none if one is wrong."""
 
     changes: Annotated[dict[Name, Value], msgspec.Meta(min_length=1, max_length=20)]
 
 
-Request = GetStatus | Pause | Resume | Drain | Set
+Request = GetStatus | PauseCommand | ResumeCommand | DrainCommand | SetCommand
 
 
 # Replies.
 
 
-class Done(Message, frozen=True, tag="done"):
+class CommandDone(Message, frozen=True, tag="done"):
     """It is done, or begun; what that means in words."""
 
     what: str
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class CommandRefused(Message, frozen=True, tag="refused"):
     """Nothing was done, and why."""
 
     why: str
 
 
-class Download(Message, frozen=True):
+class DownloadLine(Message, frozen=True):
     """How far a version's weights are."""
 
     version: int | None
@@ -95,7 +95,7 @@ class Download(Message, frozen=True):
     eta_s: float | None
 
 
-class Versions(Message, frozen=True):
+class VersionsLine(Message, frozen=True):
     """Which versions are where; None if there is none."""
 
     published: int | None
@@ -109,7 +109,7 @@ class Versions(Message, frozen=True):
     """Why the newest can't be fetched; empty if it can, or is here."""
 
 
-class Learner(Message, frozen=True):
+class LearnerLine(Message, frozen=True):
     """The learner, as the node sees it."""
 
     peer_id: str
@@ -124,7 +124,7 @@ class Learner(Message, frozen=True):
     warning: str
 
 
-class Contribution(Message, frozen=True):
+class ContributionLine(Message, frozen=True):
     """What the machine has done for the run."""
 
     num_accepted: int
@@ -143,7 +143,7 @@ class Contribution(Message, frozen=True):
     """Its price times that, in US dollars."""
 
 
-class Link(Message, frozen=True):
+class LinkLine(Message, frozen=True):
     """Weights moved."""
 
     up_bytes_per_s: float
@@ -156,7 +156,7 @@ class Link(Message, frozen=True):
     """Connected now."""
 
 
-class Engine(Message, frozen=True):
+class EngineLine(Message, frozen=True):
     """What samples."""
 
     kind: str
@@ -171,7 +171,7 @@ class Engine(Message, frozen=True):
     pids: tuple[int, ...]
 
 
-class Owner(Message, frozen=True):
+class OwnerLine(Message, frozen=True):
     """What the owner has set."""
 
     paused: str
@@ -194,19 +194,19 @@ class NodeSnapshot(Message, frozen=True, tag="status"):
     pid: int
     software: str
     uptime_s: float
-    phase: Phase
+    phase: NodePhase
     doing: str
     """The phase in words, with numbers and the reason."""
     state: NodeState
     """As the learner is told."""
     num_rollouts_in_hand: int
-    versions: Versions
-    download: Download | None
-    learner: Learner
-    contribution: Contribution
-    link: Link
-    engine: Engine
-    owner: Owner
+    versions: VersionsLine
+    download: DownloadLine | None
+    learner: LearnerLine
+    contribution: ContributionLine
+    link: LinkLine
+    engine: EngineLine
+    owner: OwnerLine
 
 
-Reply = Done | Refused | NodeSnapshot
+Reply = CommandDone | CommandRefused | NodeSnapshot

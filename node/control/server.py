@@ -19,7 +19,7 @@ from node.control.frames import read_frame, write_frame
 from node.control.messages import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
-    Refused,
+    CommandRefused,
     Reply,
     Request,
 )
@@ -103,11 +103,11 @@ def _answer(data: bytes, answer: Answer) -> Reply:
     try:
         request: Request = decode(data, Request, max_bytes=MAX_REQUEST_BYTES)
     except RemoteProtocolError as exc:
-        return Refused(f"{exc}; is it of another version than the node?")
+        return CommandRefused(f"{exc}; is it of another version than the node?")
     try:
         return answer(request)
     except UsageError as exc:
-        return Refused(str(exc))
+        return CommandRefused(str(exc))
 
 
 def _is_own(stream: trio.SocketStream) -> bool:

@@ -15,19 +15,19 @@ from echo2swarm.network.discovery import Discovery
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.control.messages import (
-    Contribution,
-    Download,
-    Engine,
-    Learner,
-    Link,
+    ContributionLine,
+    DownloadLine,
+    EngineLine,
+    LearnerLine,
+    LinkLine,
     NodeSnapshot,
-    Owner,
-    Phase,
-    Versions,
+    OwnerLine,
+    NodePhase,
+    VersionsLine,
 )
-from node.engine.base import EngineDied, EngineEvent, EngineReady, EngineWeakened, LocalEngine
-from node.membership.lifecycle import Life
-from node.membership.heartbeats import Membership
+from node.engine.base import EngineExited, EngineEvent, EngineReady, EngineWeakened, LocalEngine
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.heartbeats import HeartbeatClient
 from node.control.meters import ActiveTime, LinkMeter
 from node.owner.keeper import OwnerKeeper
 from node.owner.settings import describe_settings
@@ -44,7 +44,7 @@ class Doing:
     state: NodeState
     paused: str
     is_engine_up: bool
-    download: Download | None
+    download: DownloadLine | None
     loading: int | None
     """The version that the engine loads."""
     applied: int | None
@@ -57,34 +57,34 @@ class Doing:
     """Of the learner's directive."""
 
 
-def phase_of(doing: Doing) -> tuple[Phase, str]:  # noqa: PLR0911 - a table
+def phase_of(doing: Doing) -> tuple[NodePhase, str]:  # noqa: PLR0911 - a table
     """Return the phase, and the same in words."""
     if doing.state in {NodeState.DRAINING, NodeState.LEFT}:
-        return Phase.DRAINING, f"finishing {_rollouts(doing.num_in_hand)}, then leaving"
+        return NodePhase.DRAINING, f"finishing {_rollouts(doing.num_in_hand)}, then leaving"
     if doing.paused:
         busy = f"; finishing {_rollouts(doing.num_in_hand)}" if doing.num_in_hand else ""
-        return Phase.PAUSED, f"{doing.paused}{busy}"
+        return NodePhase.PAUSED, f"{doing.paused}{busy}"
     if doing.num_sampling:
         of = f" of {doing.num_in_hand} in hand" if doing.num_in_hand > doing.num_sampling else ""
         return (
-            Phase.GENERATING,
+            NodePhase.GENERATING,
             f"generating {doing.num_sampling} completions{of} with version {doing.applied}",
         )
     if doing.state is NodeState.JOINING:
         trouble = f": {doing.error}" if doing.error else ""
-        return Phase.JOINING, f"looking for the learner {doing.learner}{trouble}"
+        return NodePhase.JOINING, f"looking for the learner {doing.learner}{trouble}"
     if doing.applied is None and doing.download is not None:
-        return Phase.DOWNLOADING, _download(doing.download)
+        return NodePhase.DOWNLOADING, _download(doing.download)
     if doing.loading is not None and doing.applied is None:
-        return Phase.LOADING, f"loading version {doing.loading} into the engine"
+        return NodePhase.LOADING, f"loading version {doing.loading} into the engine"
     if doing.applied is None:
-        return Phase.WAITING, _waiting(doing)
+        return NodePhase.WAITING, _waiting(doing)
     if doing.state is NodeState.ACTIVE:
-        return Phase.IDLE, "ready for the next lease" + (f" ({doing.why})" if doing.why else "")
-    return Phase.STANDBY, doing.why or "ready; the learner has not asked for work yet"
+        return NodePhase.IDLE, "ready for the next lease" + (f" ({doing.why})" if doing.why else "")
+    return NodePhase.STANDBY, doing.why or "ready; the learner has not asked for work yet"
 
 
-def _download(download: Download) -> str:
+def _download(download: DownloadLine) -> str:
     eta = "" if download.eta_s is None else f", {format_seconds(download.eta_s)} to go"
     return (
         f"downloading {format_bytes(download.held_bytes)} of {format_bytes(download.total_bytes)}"
@@ -104,7 +104,7 @@ def _rollouts(num: int) -> str:
     return "1 rollout" if num == 1 else f"{num} rollouts"
 
 
-class EngineNews:
+class EngineState:
     """What the engine has told of itself."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ class EngineNews:
         match event:
             case EngineReady(description):
                 self.device, self.is_up = description.device, True
-            case EngineDied(why):
+            case EngineExited(why):
                 self.is_up, self.num_deaths, self.last_death = False, self.num_deaths + 1, why
             case EngineWeakened(why):
                 self.num_deaths, self.last_death = self.num_deaths + 1, why
@@ -137,12 +137,12 @@ class Viewed:
     learner: PeerId
     network: Network
     discovery: Discovery
-    life: Life
-    membership: Membership
+    life: LifecycleRunner
+    membership: HeartbeatClient
     sync: PolicySync
     worker: Worker
     engine: LocalEngine
-    engine_news: EngineNews
+    engine_news: EngineState
     traffic: Traffic
     upload: UploadBudget
     download: DownloadBudget
@@ -203,7 +203,7 @@ class NodeView:
             doing=words,
             state=v.life.state,
             num_rollouts_in_hand=v.worker.num_rollouts_in_hand,
-            versions=Versions(
+            versions=VersionsLine(
                 published=v.sync.known_version,
                 held=None if held is None else held.version,
                 applied=v.engine.applied_version,
@@ -214,7 +214,7 @@ class NodeView:
             download=download,
             learner=self._learner(now_s),
             contribution=self._contribution(now_s),
-            link=Link(
+            link=LinkLine(
                 up_bytes_per_s=self._link.up_bytes_per_s,
                 down_bytes_per_s=self._link.down_bytes_per_s,
                 sent_bytes=v.traffic.sent_bytes,
@@ -224,7 +224,7 @@ class NodeView:
                 num_peers=len(v.network.connected_peers()),
             ),
             engine=self._engine(),
-            owner=Owner(
+            owner=OwnerLine(
                 paused=v.owner.paused,
                 until_unix_s=v.owner.until_unix_s(now_s),
                 settings=describe_settings(v.owner.settings),
@@ -233,14 +233,14 @@ class NodeView:
             ),
         )
 
-    def _download(self) -> Download | None:
+    def _download(self) -> DownloadLine | None:
         sync = self._viewed.sync
         progress = sync.progress
         if progress is None:
             return None
         left_bytes = progress.total_bytes - progress.held_bytes
         rate = progress.bytes_per_s
-        return Download(
+        return DownloadLine(
             version=sync.known_version,
             held_bytes=progress.held_bytes,
             total_bytes=progress.total_bytes,
@@ -257,10 +257,10 @@ class NodeView:
         remedy = remedy_for(trouble)
         return f"{trouble}; {remedy}" if remedy else trouble
 
-    def _learner(self, now_s: float) -> Learner:
+    def _learner(self, now_s: float) -> LearnerLine:
         v = self._viewed
         reply, heard_at_s = v.membership.last_reply, v.membership.heard_at_s
-        return Learner(
+        return LearnerLine(
             peer_id=v.learner,
             is_connected=v.learner in v.network.connected_peers(),
             is_answering=v.membership.has_learner and not v.membership.is_failing,
@@ -271,11 +271,11 @@ class NodeView:
             warning="" if reply is None else reply.warning,
         )
 
-    def _contribution(self, now_s: float) -> Contribution:
+    def _contribution(self, now_s: float) -> ContributionLine:
         v = self._viewed
         tally, reply = v.worker.tally, v.membership.last_reply
         active_s = self._active.total_s(now_s)
-        return Contribution(
+        return ContributionLine(
             num_accepted=tally.num_accepted,
             num_overtaken=tally.num_overtaken,
             refused=tally.refused,
@@ -286,11 +286,11 @@ class NodeView:
             usd=v.usd_per_hour * active_s / 3600,
         )
 
-    def _engine(self) -> Engine:
+    def _engine(self) -> EngineLine:
         v = self._viewed
         speed, news = v.worker.speed, v.engine_news
         measured = speed.tokens_per_s
-        return Engine(
+        return EngineLine(
             kind=v.engine_kind,
             device=news.device,
             tokens_per_s=v.worker.calibrated_tokens_per_s if measured is None else measured,

@@ -19,16 +19,16 @@ from echo2swarm.text.format import (
     format_seconds,
     printable,
 )
-from node.control.messages import NodeSnapshot, Phase
+from node.control.messages import NodeSnapshot, NodePhase
 from protocols.ids import PeerId, short
 
 _STYLES: Final = {
-    Phase.GENERATING: "bold green",
-    Phase.IDLE: "green",
-    Phase.STANDBY: "cyan",
-    Phase.PAUSED: "yellow",
-    Phase.DRAINING: "yellow",
-    Phase.JOINING: "magenta",
+    NodePhase.GENERATING: "bold green",
+    NodePhase.IDLE: "green",
+    NodePhase.STANDBY: "cyan",
+    NodePhase.PAUSED: "yellow",
+    NodePhase.DRAINING: "yellow",
+    NodePhase.JOINING: "magenta",
 }
 _BAR_WIDTH: Final = 20
 
@@ -44,7 +44,7 @@ def node_view(node: NodeSnapshot, *, width: int, plain: bool = False) -> Rendera
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="" if plain else "dim", no_wrap=True)
     table.add_column()
-    for name, value in facts_of(node, plain=plain):
+    for name, value in node_facts(node, plain=plain):
         table.add_row(name, value)
     title = f"{printable(node.name, max_chars=40)}  run {node.run_id}"
     if plain:
@@ -55,7 +55,7 @@ def node_view(node: NodeSnapshot, *, width: int, plain: bool = False) -> Rendera
     return Panel(table, title=title, title_align="left", box=box.ROUNDED, width=min(width, 110))
 
 
-def facts_of(node: NodeSnapshot, *, plain: bool = False) -> list[tuple[str, RenderableType]]:
+def node_facts(node: NodeSnapshot, *, plain: bool = False) -> list[tuple[str, RenderableType]]:
     """Return the lines, by name."""
     style = _STYLES.get(node.phase, "")
     doing = Text(printable(node.doing, max_chars=400))

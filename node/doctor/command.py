@@ -19,7 +19,7 @@ from node.doctor import machine
 from node.doctor.engine import EngineFacts, try_engine
 from node.doctor.findings import (
     Finding,
-    Verdict,
+    Severity,
     judge_clock,
     judge_disk,
     judge_engine,
@@ -31,22 +31,22 @@ from node.doctor.findings import (
     worst_of,
 )
 from node.doctor.forecast import prospect_of
-from node.doctor.question import Question
+from node.doctor.question import DoctorRequest
 from node.doctor.router import router_between
 from node.doctor.run import RunFacts, ask_run
 from node.owner.disk import bytes_in
 from protocols.ids import PeerId
 
-_STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.FAIL: "bold red"}
+_STYLES = {Severity.PASS: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}
 _NAME_WIDTH = 12
 
 
-def examine(question: Question, *, as_json: bool) -> bool:
+def examine(question: DoctorRequest, *, as_json: bool) -> bool:
     """Examine the machine, and show what comes of it; return whether nothing fails."""
     return trio.run(_examine, question, as_json)
 
 
-async def _examine(question: Question, as_json: bool) -> bool:
+async def _examine(question: DoctorRequest, as_json: bool) -> bool:
     console = Console(highlight=False, soft_wrap=True)
     findings: list[Finding] = []
     async for finding in findings_about(question):
@@ -56,10 +56,10 @@ async def _examine(question: Question, as_json: bool) -> bool:
     if as_json:
         sys.stdout.write(msgspec.json.encode(findings).decode() + "\n")
         sys.stdout.flush()
-    return worst_of(findings) is not Verdict.FAIL
+    return worst_of(findings) is not Severity.FAIL
 
 
-async def findings_about(question: Question) -> AsyncIterator[Finding]:
+async def findings_about(question: DoctorRequest) -> AsyncIterator[Finding]:
     """Yield the findings, each as soon as it is there."""
     yield machine.examine_software(question.engine_kind)
     yield machine.examine_state_dir(question.state_dir)
@@ -141,7 +141,7 @@ def _about_future(facts: RunFacts, engine: EngineFacts) -> Finding:
     return judge_prospect(prospect, missing="the measured speeds are zero")
 
 
-async def _engine_facts(question: Question, running: NodeSnapshot | None) -> EngineFacts:
+async def _engine_facts(question: DoctorRequest, running: NodeSnapshot | None) -> EngineFacts:
     if running is not None and running.engine.tokens_per_s is not None:
         return EngineFacts(
             tokens_per_s=running.engine.tokens_per_s,

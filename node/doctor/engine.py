@@ -12,7 +12,7 @@ from echo2swarm.weights.store.library import HeldVersion, open_library
 from node.rollouts.calibration import Calibration
 from node.doctor.synthetic import write_model
 from node.engine.base import EngineReady, PolicyFiles
-from node.engine.options import Options
+from node.engine.options import EngineOptions
 from node.engine.process import engine_spec, open_engine
 from protocols.ids import PolicyVersion
 from protocols.sampling import SamplingParams
@@ -39,7 +39,7 @@ class EngineFacts:
 
 
 async def try_engine(
-    kind: str, options: Options, *, state_dir: Path, ticket: Ticket | None
+    kind: str, options: EngineOptions, *, state_dir: Path, ticket: Ticket | None
 ) -> EngineFacts:
     """Start the engine, load a model, and time it."""
     with tempfile.TemporaryDirectory() as name:
@@ -71,7 +71,7 @@ async def try_engine(
 
 
 async def _time(
-    kind: str, options: Options, files: PolicyFiles, sampling: SamplingParams, folder: Path
+    kind: str, options: EngineOptions, files: PolicyFiles, sampling: SamplingParams, folder: Path
 ) -> tuple[float | None, float]:
     ready = trio.Event()
     async with open_engine(

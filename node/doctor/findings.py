@@ -23,7 +23,7 @@ CACHE_BYTES: Final = 500_000_000
 """For the cache and the runtime, at the least."""
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How bad it is."""
 
     PASS = "pass"  # noqa: S105 - not a password
@@ -38,22 +38,22 @@ class Finding:
     """One line."""
 
     name: str
-    verdict: Verdict
+    verdict: Severity
     text: str
     remedy: str = ""
     """What to do; empty if there is nothing to do."""
 
 
 def _passed(name: str, text: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.PASS, text=text)
+    return Finding(name=name, verdict=Severity.PASS, text=text)
 
 
 def _warned(name: str, text: str, remedy: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.WARN, text=text, remedy=remedy)
+    return Finding(name=name, verdict=Severity.WARN, text=text, remedy=remedy)
 
 
 def _failed(name: str, text: str, remedy: str) -> Finding:
-    return Finding(name=name, verdict=Verdict.FAIL, text=text, remedy=remedy)
+    return Finding(name=name, verdict=Severity.FAIL, text=text, remedy=remedy)
 
 
 # The machine.
@@ -330,7 +330,7 @@ def judge_prospect(prospect: Prospect | None, *, missing: str) -> Finding:
     return _warned("forecast", f"{text}: not useful ({times})", remedy)
 
 
-def worst_of(findings: Iterable[Finding]) -> Verdict:
+def worst_of(findings: Iterable[Finding]) -> Severity:
     """Return the worst verdict."""
-    order = (Verdict.PASS, Verdict.WARN, Verdict.FAIL)
-    return max((finding.verdict for finding in findings), key=order.index, default=Verdict.PASS)
+    order = (Severity.PASS, Severity.WARN, Severity.FAIL)
+    return max((finding.verdict for finding in findings), key=order.index, default=Severity.PASS)

@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from echo2swarm.scheduling.capacity import Delays, Workload, forecast, stale_share
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, forecast, stale_share
 from echo2swarm.weights.update_plan import REBUILT_BYTES_PER_S
 from node.doctor.findings import Prospect
 from protocols.manifest import PolicyManifest
@@ -37,7 +37,7 @@ def prospect_of(
     )
     rebuild_s = manifest.weights.size_bytes / REBUILT_BYTES_PER_S if manifest.deltas else 0.0
     tokens_per_group = status.group_size * manifest.sampling.max_new_tokens
-    workload = Workload(
+    workload = LearnerLoad(
         rollouts_per_step=status.rollouts_per_step,
         train_s=max(train_s, 1e-3),
         max_staleness=status.max_staleness,

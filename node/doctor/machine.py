@@ -20,8 +20,8 @@ from node.doctor.findings import (
     judge_packages,
     judge_state_dir,
 )
-from node.doctor.question import Question
-from node.engine.options import Options
+from node.doctor.question import DoctorRequest
+from node.engine.options import EngineOptions
 from node.engine.placement import gpus_of
 from node.owner.gpu import GpuReading, GpuUnreadableError
 from node.owner.nvml import open_monitor
@@ -66,7 +66,7 @@ def available_memory_bytes() -> int | None:
     return found[0] * 1024 if found else None
 
 
-def read_gpu(options: Options) -> tuple[GpuReading | None, str]:
+def read_gpu(options: EngineOptions) -> tuple[GpuReading | None, str]:
     """Return the GPUs that the engine would use; else None, and why."""
     try:
         return open_monitor(gpus_of(options, os.environ)).read(), ""
@@ -92,7 +92,7 @@ def gpu_drivers(root: Path = Path("/")) -> list[str]:
     return [f"/{name}" for name in _GPU_DRIVERS if (root / name).exists()]
 
 
-def quick_findings(question: Question) -> list[Finding]:
+def quick_findings(question: DoctorRequest) -> list[Finding]:
     """Return what can be told at once, without the network; what fails would certainly fail."""
     return [
         examine_software(question.engine_kind),

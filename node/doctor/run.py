@@ -23,7 +23,7 @@ from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
 from echo2swarm.status.client import StatusClient
 from echo2swarm.weights.announce import ask_for_manifest
-from node.membership.heartbeats import Membership, NodeReport
+from node.membership.heartbeats import HeartbeatClient, NodeReport
 from node.membership.link_probe import Prober
 from node.membership.advert import SelfAdvert
 from protocols import manifest as manifest_protocol
@@ -141,7 +141,7 @@ async def _manifest(network: Network, ticket: Ticket) -> PolicyManifest | None:
     with trio.move_on_after(MANIFEST_S), suppress(NetworkError, RemoteProtocolError):
         sealed = await ask_for_manifest(network, ticket.learner_peer)
         if sealed is not None:
-            return manifest_protocol.read(sealed, ticket.learner_public_key, run=ticket.run)
+            return manifest_protocol.verify_manifest(sealed, ticket.learner_public_key, run=ticket.run)
     return None
 
 
@@ -186,7 +186,7 @@ async def _measure_link(
 
 def _member(
     network: Network, identity: Identity, ticket: Ticket, state: Callable[[], NodeState]
-) -> Membership:
+) -> HeartbeatClient:
     advert = SelfAdvert(
         identity,
         network,
@@ -197,7 +197,7 @@ def _member(
         software=f"echo2swarm {version_of_package('echo2swarm')}",
         seq=time.time_ns() // 1_000_000,
     )
-    return Membership(
+    return HeartbeatClient(
         network,
         run_id=ticket.run_id,
         learner=ticket.learner_peer,

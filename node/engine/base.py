@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, SwarmError
 from node.engine.messages import Description, Generated
 from protocols.ids import PolicyVersion
@@ -48,7 +48,7 @@ class EngineReady:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineDied:
+class EngineExited:
     """The engine process ended; pending calls have failed."""
 
     why: str
@@ -61,7 +61,7 @@ class EngineWeakened:
     why: str
 
 
-EngineEvent = EngineReady | EngineDied | EngineWeakened
+EngineEvent = EngineReady | EngineExited | EngineWeakened
 
 
 class RolloutEngine(Protocol):
@@ -101,7 +101,7 @@ class RolloutEngine(Protocol):
         groups: Sequence[LeasedGroup],
         sampling: SamplingParams,
         *,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> Generated:
         """Return one completion per sample of ``groups``, in any order.
 

@@ -16,14 +16,14 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class EngineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of every engine; immutable, and unknown names are an error."""
 
     max_batch: AtLeastOne = 128
     """Most completions sampled at once."""
 
 
-class TransformersOptions(Options, frozen=True):
+class TransformersOptions(EngineOptions, frozen=True):
     """Of the embedded engine."""
 
     device: str = "auto"
@@ -43,7 +43,7 @@ class TransformersOptions(Options, frozen=True):
         _check_device(self.device)
 
 
-class VllmOptions(Options, frozen=True):
+class VllmOptions(EngineOptions, frozen=True):
     """Of vLLM."""
 
     max_batch: AtLeastOne = 256
@@ -72,7 +72,7 @@ class VllmOptions(Options, frozen=True):
         _check_device(self.device)
 
 
-class SleepOptions(Options, frozen=True):
+class SleepOptions(EngineOptions, frozen=True):
     """Of the engine that waits instead of computing: for benchmarks of the swarm."""
 
     rollouts_per_s: Positive = 10.0
@@ -87,7 +87,7 @@ class SleepOptions(Options, frozen=True):
     """Tokens are below this; 0 reads it from the model's config."""
 
 
-OPTIONS_OF: Final[dict[str, type[Options]]] = {
+OPTIONS_OF: Final[dict[str, type[EngineOptions]]] = {
     "transformers": TransformersOptions,
     "vllm": VllmOptions,
     "sleep": SleepOptions,
@@ -123,7 +123,7 @@ def parse_options(kind: type[T], assignments: Iterable[str]) -> T:
         raise UsageError(f"engine option{name}: {what}") from None
 
 
-def to_argument(options: Options) -> str:
+def to_argument(options: EngineOptions) -> str:
     """Return the options as the one command-line argument of the engine's child."""
     return msgspec.json.encode(options).decode()
 
@@ -133,6 +133,6 @@ def from_argument(kind: type[T], argument: str) -> T:
     return msgspec.json.decode(argument, type=kind)
 
 
-def num_threads(wanted: int) -> int:
+def num_engine_threads(wanted: int) -> int:
     """Return how many CPU threads to use; for 0, half of the cores we may run on."""
     return wanted or max(1, len(os.sched_getaffinity(0)) // 2)

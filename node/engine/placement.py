@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from echo2swarm.system.errors import UsageError
-from node.engine.options import Options, TransformersOptions, VllmOptions, num_threads
+from node.engine.options import EngineOptions, TransformersOptions, VllmOptions, num_engine_threads
 from node.engine.process import EngineSpec, engine_spec
 
 MAX_ENGINES: Final = 64
@@ -18,7 +18,7 @@ _NVIDIA_SMI: Final = "PCI_BUS_ID"
 
 
 def engine_specs(
-    kind: str, options: Options, *, num: int, env: Mapping[str, str]
+    kind: str, options: EngineOptions, *, num: int, env: Mapping[str, str]
 ) -> tuple[EngineSpec, ...]:
     """Return how to run ``num`` engines side by side.
 
@@ -41,7 +41,7 @@ def engine_specs(
                 f"--engines {num} with device {options.device}, which is one GPU: leave the device "
                 f"out, and choose GPUs with the environment variable {_VISIBLE}"
             )
-        threads = options.threads or max(1, num_threads(0) // num)
+        threads = options.threads or max(1, num_engine_threads(0) // num)
         options = msgspec.structs.replace(options, threads=threads)
     each = engine_spec(kind, options)
     num_gpus = getattr(options, "tensor_parallel", 1)
@@ -55,7 +55,7 @@ def engine_specs(
     )
 
 
-def gpus_of(options: Options, env: Mapping[str, str]) -> tuple[str, ...]:
+def gpus_of(options: EngineOptions, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the GPUs that one engine would use: numbers of ``nvidia-smi``, or names.
 
     Args:

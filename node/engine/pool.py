@@ -18,11 +18,11 @@ from pathlib import Path
 import structlog
 import trio
 
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineDied,
+    EngineExited,
     EngineDownError,
     EngineEvent,
     EngineReady,
@@ -140,7 +140,7 @@ class EnginePool:
         groups: Sequence[LeasedGroup],
         sampling: SamplingParams,
         *,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> Generated:
         """Return one completion per sample of ``groups``."""
         started_s = trio.current_time()
@@ -171,7 +171,7 @@ class EnginePool:
         self,
         groups: tuple[LeasedGroup, ...],
         sampling: SamplingParams,
-        on_progress: Callable[[Progress], None] | None,
+        on_progress: Callable[[CallProgress], None] | None,
     ) -> Generated:
         """Have one engine sample; if it dies of it, another, as long as one has not been tried."""
         num_completions = sum(len(group.samples) for group in groups)
@@ -224,7 +224,7 @@ class EnginePool:
         match event:
             case EngineReady(description):
                 self._on_event(EngineReady(self._described(description)))
-            case EngineDied(why) if self._living():
+            case EngineExited(why) if self._living():
                 self._on_event(EngineWeakened(f"engine {place + 1} of {self._num}: {why}"))
             case _:
                 self._on_event(event)

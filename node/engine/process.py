@@ -15,13 +15,13 @@ import structlog
 import trio
 
 from echo2swarm.processes.parent import Child, open_child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, SwarmError, UsageError
 from echo2swarm.system.extras import install_extra
 from echo2swarm.models.cache import cache_dir, torch_env
 from node.engine.base import (
     EngineBrokenError,
-    EngineDied,
+    EngineExited,
     EngineDownError,
     EngineEvent,
     EngineLostError,
@@ -38,10 +38,10 @@ from node.engine.messages import (
 )
 from node.engine.options import (
     OPTIONS_OF,
-    Options,
+    EngineOptions,
     TransformersOptions,
     VllmOptions,
-    num_threads,
+    num_engine_threads,
     to_argument,
 )
 from protocols.ids import PolicyVersion
@@ -68,7 +68,7 @@ class EngineSpec:
 
     kind: str
     module: str
-    options: Options
+    options: EngineOptions
     env: Mapping[str, str]
     is_continuous: bool = False
     """See :class:`node.engine.base.RolloutEngine`."""
@@ -83,7 +83,7 @@ class EngineSpec:
         return f"engine {self.kind}" + (f" {self.number}" if self.number else "")
 
 
-def engine_spec(kind: str, options: Options) -> EngineSpec:
+def engine_spec(kind: str, options: EngineOptions) -> EngineSpec:
     """Return how to run the engine called ``kind``.
 
     Raises:
@@ -108,7 +108,7 @@ def engine_spec(kind: str, options: Options) -> EngineSpec:
                 kind=kind,
                 module="node.engine.transformers_worker",
                 options=options,
-                env=_torch_env(num_threads(options.threads)),
+                env=_torch_env(num_engine_threads(options.threads)),
             )
         case "vllm" if isinstance(options, VllmOptions):
             python = options.python or sys.executable
@@ -146,7 +146,7 @@ def _torch_env(threads: int) -> dict[str, str]:
 
 def _vllm_env(options: VllmOptions) -> dict[str, str]:
     env = {
-        **_torch_env(num_threads(options.threads)),
+        **_torch_env(num_engine_threads(options.threads)),
         # The threads that it is told to use, wherever the system puts them.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": str(max(1, math.ceil(options.cache_gb))),
@@ -253,7 +253,7 @@ class ProcessEngine:
         groups: Sequence[LeasedGroup],
         sampling: SamplingParams,
         *,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> Generated:
         """Return one completion per sample of ``groups``."""
         return await self._call(
@@ -269,7 +269,7 @@ class ProcessEngine:
         kind: type[T],
         *,
         timeout_s: float,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> T:
         child = self._child
         if child is None:
@@ -308,7 +308,7 @@ class ProcessEngine:
                 why=why,
                 num_deaths_in_a_row=self._num_deaths_in_a_row,
             )
-            self._on_event(EngineDied(why))
+            self._on_event(EngineExited(why))
             if self._num_deaths_in_a_row >= self._max_deaths:
                 raise EngineBrokenError(
                     f"the engine died {self._num_deaths_in_a_row} times without answering a call; "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.processes.worker import Cancellations, OnProgress, serve
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve_parent
 from node.engine.messages import (
     Completion,
     Describe,
@@ -136,7 +136,7 @@ def main() -> None:
     """Serve the parent until it is gone."""
     cancellations = Cancellations()
     engine = SleepEngine(from_argument(SleepOptions, sys.argv[1]), cancellations.check)
-    serve(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

@@ -39,22 +39,22 @@ _MIN_SHARED_PREFIX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class DecodeBatch:
     """Completions that are decoded together."""
 
     prompts: tuple[tuple[int, ...], ...]
     rows: tuple[tuple[int, int, SampleSpec], ...]
     """Of each completion: index of its prompt here, its group's id, and which one it is."""
 
-    def halves(self) -> tuple["Batch", "Batch"]:
+    def halves(self) -> tuple["DecodeBatch", "DecodeBatch"]:
         """Return two batches of half as many completions; there must be two at the least."""
         middle = len(self.rows) // 2
         return self._part(self.rows[:middle]), self._part(self.rows[middle:])
 
-    def _part(self, rows: tuple[tuple[int, int, SampleSpec], ...]) -> "Batch":
+    def _part(self, rows: tuple[tuple[int, int, SampleSpec], ...]) -> "DecodeBatch":
         used = sorted({index for index, _, _ in rows})
         new_index = {index: i for i, index in enumerate(used)}
-        return Batch(
+        return DecodeBatch(
             tuple(self.prompts[index] for index in used),
             tuple((new_index[index], group_id, sample) for index, group_id, sample in rows),
         )
@@ -80,7 +80,7 @@ def plan_batches(
     max_new_tokens: int,
     max_rows: int,
     max_tokens: int,
-) -> Iterator[Batch]:
+) -> Iterator[DecodeBatch]:
     """Yield batches whose caches stay within the limits, prompts of like length together.
 
     A group is split only if it does not fit alone; a single completion always does.
@@ -96,17 +96,17 @@ def plan_batches(
         room = max(1, min(max_rows, max_tokens // (len(prompt) + max_new_tokens)))
         samples = group.samples
         if rows and len(rows) + len(samples) > room:
-            yield Batch(tuple(prompts), tuple(rows))
+            yield DecodeBatch(tuple(prompts), tuple(rows))
             prompts, rows = {}, []
         while samples:
             index = prompts.setdefault(prompt, len(prompts))
             taken, samples = samples[: room - len(rows)], samples[room - len(rows) :]
             rows.extend((index, group.group_id, sample) for sample in taken)
             if samples:
-                yield Batch(tuple(prompts), tuple(rows))
+                yield DecodeBatch(tuple(prompts), tuple(rows))
                 prompts, rows = {}, []
     if rows:
-        yield Batch(tuple(prompts), tuple(rows))
+        yield DecodeBatch(tuple(prompts), tuple(rows))
 
 
 class Decoder:
@@ -128,7 +128,7 @@ class Decoder:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
 
     @torch.inference_mode()
-    def sample(self, batch: Batch, sampling: SamplingParams, *, version: int) -> list[Completion]:
+    def sample(self, batch: DecodeBatch, sampling: SamplingParams, *, version: int) -> list[Completion]:
         """Return one completion per row of ``batch``.
 
         Raises:

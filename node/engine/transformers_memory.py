@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from node.engine.messages import Completion
-from node.engine.transformers_decode import Batch, plan_batches
+from node.engine.transformers_decode import DecodeBatch, plan_batches
 from protocols.leases import LeasedGroup
 
 _RETRY_AFTER: Final = 64
@@ -43,7 +43,7 @@ class MemoryLimit:
     def sample(
         self,
         groups: Sequence[LeasedGroup],
-        attempt: Callable[[Batch], list[Completion]],
+        attempt: Callable[[DecodeBatch], list[Completion]],
         *,
         max_new_tokens: int,
     ) -> Iterator[list[Completion]]:
@@ -102,7 +102,7 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _tried(batch: Batch, attempt: Callable[[Batch], list[Completion]]) -> list[Completion] | None:
+def _tried(batch: DecodeBatch, attempt: Callable[[DecodeBatch], list[Completion]]) -> list[Completion] | None:
     """Return what an attempt made; None if it found no memory, all of which is free again."""
     try:
         return attempt(batch)

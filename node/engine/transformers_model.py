@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from echo2swarm.models.config_bounds import check_config, clean_config
+from echo2swarm.models.config_bounds import check_model_config, clean_config
 from echo2swarm.models.folder import read_config, tensor_shapes, weight_files
 from node.engine.memory_bound import bound_of, bounded_memory
 from node.engine.weight_files import WEIGHT_TYPES
@@ -58,7 +58,7 @@ def check_built(assets_dir: Path, weights_dir: Path) -> None:
         ValueError: a tensor is missing, unknown, or of another shape.
     """
     shapes = tensor_shapes(weights_dir)
-    check_config(read_config(assets_dir), shapes)
+    check_model_config(read_config(assets_dir), shapes)
     model = _made(assets_dir, device=torch.device("meta"), dtype=torch.bfloat16)
     state = model.state_dict()
     tied = model.get_expanded_tied_weights_keys(all_submodels=True)

@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from echo2swarm.processes.worker import Cancellations, OnProgress, serve
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve_parent
 from node.engine.messages import (
     Completion,
     Describe,
@@ -27,7 +27,7 @@ from node.engine.messages import (
     LoadPolicy,
     PolicyLoaded,
 )
-from node.engine.options import TransformersOptions, from_argument, num_threads
+from node.engine.options import TransformersOptions, from_argument, num_engine_threads
 from node.engine.transformers_decode import Decoder
 from node.engine.transformers_memory import MemoryLimit
 from node.engine.transformers_model import TornWeightsError, build_model, replace_weights
@@ -188,10 +188,10 @@ def check_prompts(
 def main() -> None:
     """Serve the parent until it is gone."""
     options = from_argument(TransformersOptions, sys.argv[1])
-    torch.set_num_threads(num_threads(options.threads))
+    torch.set_num_threads(num_engine_threads(options.threads))
     cancellations = Cancellations()
     engine = TransformersEngine(options, cancellations.check)
-    serve(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(EngineCall, engine.handle, cancellations=cancellations)  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ __all__ = [
     "Library",
     "Sampled",
     "WorkerExtension",
-    "describe_device",
+    "describe_vllm_device",
     "engine_arguments",
 ]
 
@@ -228,7 +228,7 @@ def _sampled(output: CompletionOutput) -> Sampled:
     return Sampled(tokens, logprobs, output.finish_reason == "stop", versions)
 
 
-def describe_device(options: VllmOptions) -> str:
+def describe_vllm_device(options: VllmOptions) -> str:
     """Return what the swarm's status shows.
 
     Raises:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from echo2swarm.processes.async_worker import serve
+from echo2swarm.processes.async_worker import serve_parent_async
 from echo2swarm.processes.worker import OnProgress
 from echo2swarm.models.config_bounds import clean_config
 from echo2swarm.models.folder import CONFIG, INDEX, read_config, weight_files
@@ -64,9 +64,9 @@ class VllmEngine:
         match call:
             case Describe():
                 version = check_installed()
-                from node.engine.vllm_library import describe_device  # noqa: PLC0415 - see there
+                from node.engine.vllm_library import describe_vllm_device  # noqa: PLC0415 - see there
 
-                return Description("vllm", describe_device(self._options), version)
+                return Description("vllm", describe_vllm_device(self._options), version)
             case LoadPolicy():
                 async with self._one_load:
                     return await self._load(call)
@@ -229,7 +229,7 @@ def main() -> None:
     """Serve the parent until it is gone."""
     engine = VllmEngine(from_argument(VllmOptions, sys.argv[1]))
     # Not loading: half of it would leave a mixture of two versions.
-    asyncio.run(serve(EngineCall, engine.handle, cancellable=(Generate,)))  # type: ignore[arg-type]  # a union is no type[R]
+    asyncio.run(serve_parent_async(EngineCall, engine.handle, cancellable=(Generate,)))  # type: ignore[arg-type]  # a union is no type[R]
 
 
 if __name__ == "__main__":

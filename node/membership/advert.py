@@ -53,7 +53,7 @@ class SelfAdvert:
             usd_per_hour=usd_per_hour,
             software=software[:_MAX_TEXT_CHARS],
         )
-        self._sealed = advert.write(self._said, identity.key)
+        self._sealed = advert.sign_advert(self._said, identity.key)
 
     def describe_engine(self, description: Description) -> None:
         """Say what the engine has told of itself."""
@@ -75,4 +75,4 @@ class SelfAdvert:
     def _say(self, said: NodeAdvert) -> None:
         if said != self._said:
             self._said = msgspec.structs.replace(said, seq=self._said.seq + 1)
-            self._sealed = advert.write(self._said, self._identity.key)
+            self._sealed = advert.sign_advert(self._said, self._identity.key)

@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
@@ -58,7 +58,7 @@ class NodeReport:
     calibrated_tokens_per_s: float | None = None
 
 
-class Membership:
+class HeartbeatClient:
     """Keeps the learner informed, and tells what it answers.
 
     Args:
@@ -99,7 +99,7 @@ class Membership:
         self._on_reply = on_reply
         self._pacer = HeartbeatPacer()
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
-        self._bell = Bell()
+        self._bell = ChangeEvent()
         self._beating = trio.Lock()
         self._untold: tuple[PeerReport, ...] = ()
         self._last_said: tuple[Directive, str] | None = None

@@ -52,7 +52,7 @@ class Performer(Protocol):
         ...
 
 
-class Life:
+class LifecycleRunner:
     """One node's life. Events may come before there is anything to act on, or from an effect."""
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ class Flow:
         return now_s if self.moved_at_s is None else now_s - self.moved_at_s
 
 
-class Links:
+class LinkReporter:
     """Counts, and reports.
 
     Args:

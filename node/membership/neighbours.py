@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.backoff import Backoff
@@ -36,7 +36,7 @@ class Neighbours:
         self._wanted: dict[PeerId, PeerInfo] = {}
         self._trouble: dict[PeerId, tuple[Backoff, float]] = {}
         self._reached: set[PeerId] = set()
-        self._bell = Bell()
+        self._bell = ChangeEvent()
 
     def holders(self) -> frozenset[PeerId]:
         """Return the peers to ask for chunks: our neighbours that are connected, and the learner.

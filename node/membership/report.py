@@ -3,20 +3,20 @@
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.engine.base import RolloutEngine
-from node.membership.lifecycle import Life
-from node.membership.link_reports import Links
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.link_reports import LinkReporter
 from node.membership.heartbeats import NodeReport
 from node.rollouts.worker import Worker
 
 
 def report_of(
     *,
-    life: Life,
+    life: LifecycleRunner,
     engine: RolloutEngine,
     sync: PolicySync,
     worker: Worker,
     traffic: Traffic,
-    links: Links,
+    links: LinkReporter,
 ) -> NodeReport:
     """Return what there is to report now."""
     held = sync.held

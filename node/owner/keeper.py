@@ -11,12 +11,12 @@ from typing import Final, NoReturn, Protocol, assert_never
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import UsageError
 from echo2swarm.text.format import format_seconds
 from node.owner.gpu import GpuMonitor, GpuUnreadableError, ParentOf, others_in, parent_of
 from node.owner.hours import LocalTime, is_within, next_change_unix_s
-from node.owner.policy import Decision, Drain, Facts, GpuWatch, Order, Pause, Run, decide
+from node.owner.policy import Decision, DrainAction, OwnerFacts, GpuWatch, OwnerAction, PauseAction, RunAction, decide
 from node.owner.settings import OwnerSettings, change_settings
 
 LOOK_S: Final = 1.0
@@ -76,11 +76,11 @@ class OwnerKeeper:
         self._unix_now_s = unix_now_s
         self._local_at = local_at
         self._parent_of = parent_of
-        self._order: Order | None = None
+        self._order: OwnerAction | None = None
         self._is_leaving = False
         self._gpu_busy = ""
-        self._decision: Decision = Run()
-        self._bell = Bell()
+        self._decision: Decision = RunAction()
+        self._bell = ChangeEvent()
         self._io = trio.CapacityLimiter(1)
 
     @property
@@ -91,7 +91,7 @@ class OwnerKeeper:
     @property
     def paused(self) -> str:
         """Why the node is paused; empty if it is not."""
-        return self._decision.why if isinstance(self._decision, Pause) else ""
+        return self._decision.why if isinstance(self._decision, PauseAction) else ""
 
     @property
     def is_relaying(self) -> bool:
@@ -115,7 +115,7 @@ class OwnerKeeper:
 
     def pause(self, *, for_s: float | None, why: str, now_s: float) -> str:
         """Pause, for some time or until :meth:`resume`; returns what that means."""
-        self._order = Order(why=why) if for_s is None else Order(why=why, until_s=now_s + for_s)
+        self._order = OwnerAction(why=why) if for_s is None else OwnerAction(why=why, until_s=now_s + for_s)
         self._act(now_s)
         how_long = "until `echo2-node resume`" if for_s is None else f"for {format_seconds(for_s)}"
         return f"paused {how_long}; what the engine is at is finished, all else handed back"
@@ -202,7 +202,7 @@ class OwnerKeeper:
     def _act(self, now_s: float) -> None:
         settings = self._settings
         decision = decide(
-            Facts(
+            OwnerFacts(
                 now_s=now_s,
                 local=self._local_at(self._unix_now_s()),
                 hours=settings.hours,
@@ -215,13 +215,13 @@ class OwnerKeeper:
         if type(before) is type(decision):
             return
         match decision:
-            case Run():
+            case RunAction():
                 log.info("node.resumed")
                 self._node.resume()
-            case Pause(why):
+            case PauseAction(why):
                 log.info("node.paused", why=why, relays_weights=settings.relay_while_paused)
                 self._node.pause(relays=settings.relay_while_paused)
-            case Drain():
+            case DrainAction():
                 self._node.drain()
             case _:
                 assert_never(decision)

@@ -17,7 +17,7 @@ BUSY_SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class OwnerAction:
     """A pause that the owner has asked for."""
 
     why: str = ""
@@ -26,7 +26,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class OwnerFacts:
     """What a decision is made of."""
 
     now_s: float
@@ -34,43 +34,43 @@ class Facts:
     local: datetime
     """What the owner's clock shows."""
     hours: Hours = ()
-    order: Order | None = None
+    order: OwnerAction | None = None
     gpu_busy: str = ""
     """Who else uses the GPU; empty if nobody does, or nobody cares."""
     is_leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunAction:
     """Take work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseAction:
     """Take no work, and why."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
+class DrainAction:
     """Finish, and leave."""
 
 
-Decision = Run | Pause | Drain
+Decision = RunAction | PauseAction | DrainAction
 
 
-def decide(facts: Facts) -> Decision:
+def decide(facts: OwnerFacts) -> Decision:
     """Return what the node is to do; what the owner said last comes before what they set."""
     if facts.is_leaving:
-        return Drain()
+        return DrainAction()
     if facts.order is not None and facts.now_s < facts.order.until_s:
-        return Pause(f"paused by its owner: {facts.order.why}".removesuffix(": "))
+        return PauseAction(f"paused by its owner: {facts.order.why}".removesuffix(": "))
     if not is_within(facts.hours, facts.local):
-        return Pause(f"outside its hours, {format_hours(facts.hours)}")
+        return PauseAction(f"outside its hours, {format_hours(facts.hours)}")
     if facts.gpu_busy:
-        return Pause(facts.gpu_busy)
-    return Run()
+        return PauseAction(facts.gpu_busy)
+    return RunAction()
 
 
 class GpuWatch:

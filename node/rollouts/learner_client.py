@@ -22,7 +22,7 @@ _ROLLOUT_OVERHEAD_BYTES: Final = 256
 """More than a rollout's fields beside its arrays take."""
 
 
-class LearnerCalls:
+class LearnerClient:
     """The calls of one session. All raise ``NetworkError`` and ``RemoteProtocolError``."""
 
     def __init__(self, network: Network, *, learner: PeerId, run_id: str, session_id: str) -> None:

@@ -7,10 +7,10 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
-from node.rollouts.learner_client import LearnerCalls
+from node.rollouts.learner_client import LearnerClient
 from node.rollouts.workload import Ending, GiveBack, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PolicyVersion
@@ -25,7 +25,7 @@ MIN_GAP_S: Final = 0.2
 MAX_RETRY_S: Final = 20.0
 
 
-class LeaseKeeper:
+class LeaseRequester:
     """Keeps the workload supplied.
 
     Args:
@@ -43,16 +43,16 @@ class LeaseKeeper:
 
     def __init__(
         self,
-        calls: LearnerCalls,
+        calls: LearnerClient,
         work: Workload,
-        bell: Bell,
+        bell: ChangeEvent,
         *,
         max_completions: int,
         applied_version: Callable[[], PolicyVersion | None],
         on_ended: Callable[[Sequence[Ending]], None],
         on_step: Callable[[int], None],
         on_doubt: Callable[[], None],
-        wanted: Bell,
+        wanted: ChangeEvent,
         rng: random.Random,
     ) -> None:
         self._calls = calls

@@ -9,11 +9,11 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
-from node.rollouts.learner_client import LearnerCalls
-from node.rollouts.tally import RefusalNotice, Tally
+from node.rollouts.learner_client import LearnerClient
+from node.rollouts.tally import RefusalNotice, RefusalTally
 from node.rollouts.workload import Ending, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.packed import num_packed
@@ -53,14 +53,14 @@ class Submitter:
 
     def __init__(
         self,
-        calls: LearnerCalls,
+        calls: LearnerClient,
         work: Workload,
-        tally: Tally,
+        tally: RefusalTally,
         *,
         on_ended: Callable[[Sequence[Ending]], None],
         on_step: Callable[[int], None],
         on_doubt: Callable[[], None],
-        wanted: Bell,
+        wanted: ChangeEvent,
         rng: random.Random,
     ) -> None:
         self._calls = calls

@@ -17,7 +17,7 @@ class RefusalNotice:
     num_so_far: int
 
 
-class Tally:
+class RefusalTally:
     """Counts verdicts, and picks the refusals worth a line.
 
     The first of each reason, then one whenever a reason's count reaches another power of

@@ -14,26 +14,26 @@ from typing import Final, NoReturn, assert_never
 import structlog
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.network.backoff import Backoff
 from node.rollouts.calibration import Calibration
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
 from node.rollouts.engine_speed import EngineSpeed
-from node.rollouts.learner_client import LearnerCalls, in_submissions, rollout_of
-from node.rollouts.lease_requests import LeaseKeeper
+from node.rollouts.learner_client import LearnerClient, in_submissions, rollout_of
+from node.rollouts.lease_requests import LeaseRequester
 from node.rollouts.ports import Policies
 from node.rollouts.submitter import Submission, Submitter
-from node.rollouts.tally import Tally
+from node.rollouts.tally import RefusalTally
 from node.rollouts.workload import (
     Apply,
-    Done,
+    LeaseDone,
     Ending,
     Forget,
     GiveBack,
-    Part,
-    Sample,
+    LeasePart,
+    SampleParts,
     Workload,
 )
 from protocols.ids import PolicyVersion
@@ -83,7 +83,7 @@ class Worker:
 
     def __init__(
         self,
-        calls: LearnerCalls,
+        calls: LearnerClient,
         engine: RolloutEngine,
         policies: Policies,
         *,
@@ -117,14 +117,14 @@ class Worker:
         )
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._rest_s = 0.0
-        self._bell = Bell()
-        self._wanted = Bell()
-        self._tally = Tally()
+        self._bell = ChangeEvent()
+        self._wanted = ChangeEvent()
+        self._tally = RefusalTally()
         self._drain_wanted = trio.Event()
         self._has_refused = trio.Event()
         self._retry_refused_s = RETRY_REFUSED_S
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
-        self._keeper = LeaseKeeper(
+        self._keeper = LeaseRequester(
             calls,
             self._work,
             self._bell,
@@ -143,7 +143,7 @@ class Worker:
         return self._work.num_rollouts
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> RefusalTally:
         """What became of this node's rollouts."""
         return self._tally
 
@@ -229,7 +229,7 @@ class Worker:
     def _ended(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
             match ending:
-                case Done(lease_id):
+                case LeaseDone(lease_id):
                     log.debug("lease.done", lease=lease_id)
                 case Forget(lease_id, why):
                     log.warning("lease.lost", lease=lease_id, why=why)
@@ -269,7 +269,7 @@ class Worker:
                         await self._keep(ring)
                     case Apply(version):
                         await self._do(partial(self._apply, version), ring)
-                    case Sample():
+                    case SampleParts():
                         sample = partial(self._do, partial(self._sample, job), ring)
                         if self._engine.is_continuous:
                             nursery.start_soon(sample)
@@ -371,7 +371,7 @@ class Worker:
             self._work.try_again()
             self._bell.ring()
 
-    async def _sample(self, job: Sample) -> None:
+    async def _sample(self, job: SampleParts) -> None:
         groups = [group for part in job.parts for group in part.groups]
         started_s = trio.current_time()
         num_wanted = sum(part.num_completions for part in job.parts)
@@ -451,7 +451,7 @@ class Worker:
             last = now
 
 
-def _of_part(part: Part, completions: Iterable[Completion]) -> list[Completion]:
+def _of_part(part: LeasePart, completions: Iterable[Completion]) -> list[Completion]:
     """Return the completions of a part, one per sample, in its order."""
     made = {(each.group_id, each.sample_index): each for each in completions}
     wanted = [(group.group_id, sample.index) for group in part.groups for sample in group.samples]

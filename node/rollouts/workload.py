@@ -23,7 +23,7 @@ MAX_DEATHS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LeasePart:
     """Some groups of one lease."""
 
     lease_id: str
@@ -43,14 +43,14 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleParts:
     """Sample these together; then say of each part that it is sampled, or is not."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LeasePart, ...]
     sampling: SamplingParams
 
 
-Job = Apply | Sample
+Job = Apply | SampleParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class LeaseDone:
     """Everything of this lease was submitted."""
 
     lease_id: str
@@ -76,7 +76,7 @@ class Forget:
     why: str
 
 
-Ending = GiveBack | Done | Forget
+Ending = GiveBack | LeaseDone | Forget
 
 
 @dataclass(slots=True)
@@ -205,7 +205,7 @@ class Workload:
             return None
         if self._is_continuous:
             return self._next_group(applied)
-        parts: list[Part] = []
+        parts: list[LeasePart] = []
         sampling: SamplingParams | None = None
         room = self._max_batch
         for held in self._held.values():
@@ -219,10 +219,10 @@ class Workload:
             sampling = held.lease.sampling
             held.sampling, held.todo = groups, held.todo[len(groups) :]
             room -= _num_completions(groups)
-            parts.append(Part(held.lease.lease_id, tuple(groups)))
-        return None if sampling is None else Sample(tuple(parts), sampling)
+            parts.append(LeasePart(held.lease.lease_id, tuple(groups)))
+        return None if sampling is None else SampleParts(tuple(parts), sampling)
 
-    def _next_group(self, applied: PolicyVersion) -> Sample | None:
+    def _next_group(self, applied: PolicyVersion) -> SampleParts | None:
         room = self._max_batch - sum(_num_completions(h.sampling) for h in self._held.values())
         for held in self._held.values():
             if not held.takes(applied) or not held.todo:
@@ -232,7 +232,7 @@ class Workload:
                 return None  # others must not overtake what does not fit yet
             held.todo = held.todo[1:]
             held.sampling = [*held.sampling, *groups]
-            return Sample((Part(held.lease.lease_id, tuple(groups)),), held.lease.sampling)
+            return SampleParts((LeasePart(held.lease.lease_id, tuple(groups)),), held.lease.sampling)
         return None
 
     def _wanted_version(
@@ -271,7 +271,7 @@ class Workload:
         """Forget which versions were refused: it may have been for want of memory, for a while."""
         self._refused_versions.clear()
 
-    def sampled(self, part: Part) -> bool:
+    def sampled(self, part: LeasePart) -> bool:
         """Note that a part is complete; returns whether to submit it."""
         held = self._held.get(part.lease_id)
         if held is None:
@@ -379,7 +379,7 @@ class Workload:
         del self._held[lease_id]
         if held.given_up is None and held.lease.max_version is not None:
             self._kept = PolicyVersion(held.lease.max_version)
-        return [Done(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
+        return [LeaseDone(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
 
 
 def _is_passed(held: _Held, applied: PolicyVersion | None) -> bool:

@@ -218,7 +218,7 @@ def order(where: str = "/ip4/127.0.0.1/tcp/4001", **changes: object) -> Order:
     )
     plain = Order(
         attack="handshakes",
-        ticket=ticket_protocol.write(ticket, identity.key),
+        ticket=ticket_protocol.format_ticket(ticket, identity.key),
         seconds=1.0,
         report="report",
     )

@@ -14,7 +14,7 @@ from benchmarks.roofline import (
     Model,
     tokens_per_s,
 )
-from echo2swarm.plan.assumptions import load
+from echo2swarm.plan.assumptions import load_assumptions
 from echo2swarm.plan.plan import make_plan
 
 CARDS = {
@@ -27,7 +27,7 @@ CARDS = {
 
 @pytest.mark.parametrize(("name", "model"), [("4b", QWEN3_4B), ("8b", QWEN3_8B)])
 def test_speeds_in_the_scenarios_are_those_of_the_cards(name: str, model: Model) -> None:
-    found = load(SCENARIOS / f"paper-{name}.toml")
+    found = load_assumptions(SCENARIOS / f"paper-{name}.toml")
     length = found.learner.tokens_per_rollout
 
     for offer in found.offer:
@@ -54,7 +54,7 @@ def test_every_number_of_the_scenarios_has_a_remark_or_a_remark_above() -> None:
 
 
 def test_dearer_nodes_save_less() -> None:
-    scenario = with_bound(load(SCENARIOS / "paper-8b.toml"), 3)
+    scenario = with_bound(load_assumptions(SCENARIOS / "paper-8b.toml"), 3)
     costs = []
     for factor in (1.0, 2.0):
         plan = make_plan(with_prices(scenario, factor))

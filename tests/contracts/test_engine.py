@@ -21,14 +21,14 @@ import trio
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineDied,
+    EngineExited,
     EngineDownError,
     EngineEvent,
     EngineReady,
     PolicyFiles,
 )
 from node.engine.messages import Completion
-from node.engine.options import OPTIONS_OF, Options, SleepOptions, TransformersOptions, VllmOptions
+from node.engine.options import OPTIONS_OF, EngineOptions, SleepOptions, TransformersOptions, VllmOptions
 from node.engine.process import ProcessEngine, engine_spec, open_engine
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens, unpack_floats, unpack_tokens
@@ -37,7 +37,7 @@ from protocols.sampling import SamplingParams
 from tests.node.engine.tiny_policy import VOCAB_SIZE, tiny_model, write_policy
 
 VLLM_PYTHON = os.environ.get("ECHO2_VLLM_PYTHON", "")
-OPTIONS: dict[str, Options] = {
+OPTIONS: dict[str, EngineOptions] = {
     "sleep": SleepOptions(rollouts_per_s=1000, num_tokens=4),
     "transformers": TransformersOptions(device="cpu", threads=1, max_batch=3),
     "vllm": VllmOptions(
@@ -285,7 +285,7 @@ async def test_what_is_cancelled_frees_its_place_and_what_is_asked_later_is_righ
             await bench.engine.load_policy(policies[1])
 
     assert tokens_by_sample(after.completions) == tokens_by_sample(before.completions)
-    assert not any(isinstance(event, EngineDied) for event in bench.events)
+    assert not any(isinstance(event, EngineExited) for event in bench.events)
 
 
 @STARTS
@@ -381,7 +381,7 @@ async def test_a_version_that_cannot_be_applied_leaves_the_old_one(
 
         assert bench.engine.applied_version == 0
     assert after.completions == before.completions
-    assert not any(isinstance(event, EngineDied) for event in bench.events)
+    assert not any(isinstance(event, EngineExited) for event in bench.events)
 
 
 @STARTS
@@ -400,7 +400,7 @@ async def test_an_engine_that_was_killed_comes_back_without_a_policy(
         assert bench.engine.num_restarts == 1
         await bench.engine.load_policy(policies[1])
         assert (await bench.engine.generate(GROUPS, SAMPLING)).completions
-    assert sum(isinstance(event, EngineDied) for event in bench.events) == 1
+    assert sum(isinstance(event, EngineExited) for event in bench.events) == 1
 
 
 @STARTS

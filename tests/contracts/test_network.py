@@ -14,7 +14,7 @@ from echo2swarm.network.rpc import call, serve_calls
 from protocols import advert
 from protocols.advert import NodeAdvert
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId, RunId
 from protocols.reasons import Reason
 from tests.contracts.network_worlds import World, eventually, info_of, key_of
@@ -55,7 +55,7 @@ async def swarm_of(world: World, count: int) -> AsyncIterator[list[Network]]:
 
 
 def sealed_advert(number: int, seq: int, network: Network) -> bytes:
-    return advert.write(
+    return advert.sign_advert(
         NodeAdvert(
             run_id=RUN,
             peer_id=network.peer,
@@ -493,8 +493,8 @@ async def test_bulk_and_control_streams_both_work_to_one_peer(world: World) -> N
 # Gossip.
 
 
-def accept(_author: PeerId, _data: bytes) -> Fate:
-    return Fate.ACCEPT
+def accept(_author: PeerId, _data: bytes) -> Validation:
+    return Validation.ACCEPT
 
 
 async def test_gossip_reaches_subscribers_beyond_the_neighbours(world: World) -> None:
@@ -515,10 +515,10 @@ async def test_gossip_reaches_subscribers_beyond_the_neighbours(world: World) ->
 
 
 async def test_gossip_that_a_validator_does_not_accept_travels_no_further(world: World) -> None:
-    def strict(_author: PeerId, data: bytes) -> Fate:
+    def strict(_author: PeerId, data: bytes) -> Validation:
         if data == b"boom":
             raise ValueError("a bug in the validator")
-        return {b"bad": Fate.REJECT, b"old": Fate.IGNORE}.get(data, Fate.ACCEPT)
+        return {b"bad": Validation.REJECT, b"old": Validation.IGNORE}.get(data, Validation.ACCEPT)
 
     async with (
         swarm_of(world, 3) as (a, b, c),
@@ -550,9 +550,9 @@ async def test_a_burst_of_gossip_arrives_whole(world: World) -> None:
 async def test_a_lagging_subscriber_loses_the_oldest_messages(world: World) -> None:
     judged: list[bytes] = []
 
-    def note(_author: PeerId, data: bytes) -> Fate:
+    def note(_author: PeerId, data: bytes) -> Validation:
         judged.append(data)
-        return Fate.ACCEPT
+        return Validation.ACCEPT
 
     async with swarm_of(world, 2) as (a, b), b.subscribe("t", note) as to_b:
         await _until_gossip_flows(a, to_b)
@@ -660,7 +660,7 @@ async def test_a_peer_nobody_knows_is_not_found(world: World) -> None:
 
 async def test_the_newest_record_is_read_and_not_a_local_copy(world: World) -> None:
     async with swarm_of(world, 3) as (a, b, c):
-        key = advert.key_of(RUN, a.peer)
+        key = advert.dht_key_of(RUN, a.peer)
         old, new = sealed_advert(1, 1, a), sealed_advert(1, 2, a)
 
         async def holds(network: Network, value: bytes) -> bool:
@@ -679,7 +679,7 @@ async def test_the_newest_record_is_read_and_not_a_local_copy(world: World) -> N
 
 async def test_a_record_that_its_peer_did_not_sign_is_not_published(world: World) -> None:
     async with swarm_of(world, 2) as (a, b):
-        key = advert.key_of(RUN, a.peer)
+        key = advert.dht_key_of(RUN, a.peer)
         with pytest.raises(LocalProtocolError):
             await b.put_record(key, sealed_advert(2, 9, a))
 

@@ -3,15 +3,15 @@
 import trio
 
 from echo2swarm.network.base import Network
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId
 from tests.contracts.network_worlds import World, eventually, info_of
 
 TOPIC = "t"
 
 
-def accept(_author: PeerId, _data: bytes) -> Fate:
-    return Fate.ACCEPT
+def accept(_author: PeerId, _data: bytes) -> Validation:
+    return Validation.ACCEPT
 
 
 async def until_it_flows(source: Network, sink: trio.MemoryReceiveChannel[object]) -> None:
@@ -29,9 +29,9 @@ async def test_what_is_too_long_or_of_a_stranger_is_neither_judged_nor_passed_on
     judged: list[bytes] = []
     at_c: list[bytes] = []
 
-    def note(_author: PeerId, data: bytes) -> Fate:
+    def note(_author: PeerId, data: bytes) -> Validation:
         judged.append(data)
-        return Fate.ACCEPT
+        return Validation.ACCEPT
 
     async with (
         world.join(1) as learner,
@@ -73,9 +73,9 @@ async def test_who_keeps_bringing_what_is_refused_is_shut_out_and_others_are_hea
 ) -> None:
     judged: list[bytes] = []
 
-    def strict(_author: PeerId, data: bytes) -> Fate:
+    def strict(_author: PeerId, data: bytes) -> Validation:
         judged.append(data)
-        return Fate.REJECT if data.startswith(b"forged") else Fate.ACCEPT
+        return Validation.REJECT if data.startswith(b"forged") else Validation.ACCEPT
 
     async with world.join(1) as learner, world.join(2) as b, world.join(3) as stranger:
         for one in (learner, stranger):

@@ -19,13 +19,13 @@ from echo2swarm.network.addresses import split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream, call
 from echo2swarm.network.libp2p.network import open_network
 from learner.config import (
-    CheckpointTable,
+    CheckpointConfig,
     LearnerConfig,
-    ModelTable,
-    RolloutTable,
-    RunTable,
-    SwarmTable,
-    TrainerTable,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SwarmConfig,
+    TrainerConfig,
 )
 from learner.demo.swarm import LocalSwarm
 from protocols import advert, chunks, codec, leases, manifest, rollouts
@@ -55,16 +55,16 @@ def tiny_config(
     seed: int = 0,
     prompts_per_step: int = 8,
     lease_timeout_s: float = 20.0,
-    trainer: TrainerTable | None = None,
+    trainer: TrainerConfig | None = None,
     upload_mbit: float | None = None,
 ) -> LearnerConfig:
     """Return a run of the tiny model that takes a fraction of a second per step."""
     return LearnerConfig(
-        run=RunTable(name="e2e", num_steps=num_steps, seed=seed),
-        model=ModelTable(path=str(TINY_MODEL_DIR)),
+        run=RunConfig(name="e2e", num_steps=num_steps, seed=seed),
+        model=ModelConfig(path=str(TINY_MODEL_DIR)),
         task={"kind": "sort_digits"},
-        swarm=SwarmTable(listen=(LOOPBACK,), heartbeat_s=0.5, upload_mbit=upload_mbit),
-        rollouts=RolloutTable(
+        swarm=SwarmConfig(listen=(LOOPBACK,), heartbeat_s=0.5, upload_mbit=upload_mbit),
+        rollouts=RolloutConfig(
             prompts_per_step=prompts_per_step,
             group_size=8,
             max_staleness=max_staleness,
@@ -72,8 +72,8 @@ def tiny_config(
             lease_prompts=1,
             lease_timeout_s=lease_timeout_s,
         ),
-        trainer=trainer or TrainerTable(learning_rate=3e-4, warmup_steps=0, threads=1),
-        checkpoint=CheckpointTable(every_steps=0),
+        trainer=trainer or TrainerConfig(learning_rate=3e-4, warmup_steps=0, threads=1),
+        checkpoint=CheckpointConfig(every_steps=0),
     )
 
 
@@ -123,7 +123,7 @@ def active(status: StatusReply) -> set[str]:
 
 def read_ticket(line: str) -> Ticket:
     """Return what a ticket says."""
-    return ticket_protocol.read(line, now_unix_s=time.time())
+    return ticket_protocol.parse_ticket(line, now_unix_s=time.time())
 
 
 class Impostor:
@@ -157,7 +157,7 @@ class Impostor:
             Heartbeat(
                 run_id=self.ticket.run_id,
                 session_id=self.session_id,
-                advert=advert.write(said, self._key),
+                advert=advert.sign_advert(said, self._key),
                 state=state,
                 applied_version=applied_version,
                 held_version=applied_version,
@@ -238,13 +238,13 @@ class Impostor:
             max_reply_bytes=manifest.MAX_BYTES,
             timeout_s=JOIN_S,
         )
-        return manifest.read(data, self.ticket.learner_public_key, run=self.ticket.run)
+        return manifest.verify_manifest(data, self.ticket.learner_public_key, run=self.ticket.run)
 
     async def forge(self, like: PolicyManifest) -> None:
         """Gossip a manifest of a version that does not exist, signed with our own key."""
         forged = msgspec.structs.replace(like, version=like.version + 1000)
         await self.network.publish(
-            manifest.topic_of(self.ticket.run), manifest.write(forged, self._key)
+            manifest.topic_of(self.ticket.run), manifest.sign_manifest(forged, self._key)
         )
 
     def serve_spoiled_chunks(self, size_bytes: int) -> None:

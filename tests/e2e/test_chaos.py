@@ -19,7 +19,7 @@ import msgspec
 import pytest
 import trio
 
-from learner.config import CheckpointTable, LearnerConfig, SwarmTable, TrainerTable
+from learner.config import CheckpointConfig, LearnerConfig, SwarmConfig, TrainerConfig
 from learner.demo.process import SwarmProcess
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import JOIN_S, free_port, tiny_config
@@ -42,12 +42,12 @@ def config(port: int) -> LearnerConfig:
         max_staleness=MAX_STALENESS,
         prompts_per_step=PROMPTS_PER_STEP,
         lease_timeout_s=5.0,
-        trainer=TrainerTable(kind="sleep", train_s=0.1),
+        trainer=TrainerConfig(kind="sleep", train_s=0.1),
     )
     return msgspec.structs.replace(
         settings,
-        swarm=SwarmTable(listen=(f"/ip4/127.0.0.1/tcp/{port}",), heartbeat_s=0.5),
-        checkpoint=CheckpointTable(every_steps=3, keep=2),
+        swarm=SwarmConfig(listen=(f"/ip4/127.0.0.1/tcp/{port}",), heartbeat_s=0.5),
+        checkpoint=CheckpointConfig(every_steps=3, keep=2),
     )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import JOIN_S, LOOPBACK, no_update_before, tiny_config
 
@@ -20,7 +20,7 @@ def held(swarm: LocalSwarm, name: str, how: str) -> list[str]:
 
 
 async def test_nodes_hold_one_version_whole_and_the_others_by_deltas(tmp_path: Path) -> None:
-    config = tiny_config(num_steps=8, trainer=TrainerTable(kind="sleep", train_s=1.0))
+    config = tiny_config(num_steps=8, trainer=TrainerConfig(kind="sleep", train_s=1.0))
     async with open_swarm(tmp_path / "swarm") as swarm:
         ticket = await swarm.start_learner(config)
         async with no_update_before(swarm, NODES):

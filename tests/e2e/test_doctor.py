@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from benchmarks.wan import Link, open_wan
-from learner.config import LearnerConfig, SwarmTable, TrainerTable
+from learner.config import LearnerConfig, SwarmConfig, TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
-from node.doctor.findings import Finding, Verdict
+from node.doctor.findings import Finding, Severity
 from protocols.status import StatusReply
 from tests.e2e.swarms import JOIN_S, tiny_config
 from tests.namespaces import internet, wan_name
@@ -28,9 +28,9 @@ Findings = dict[str, Finding]
 
 def long_config(*, address: str = "127.0.0.1") -> LearnerConfig:
     """Return a run that goes on for as long as a test takes."""
-    config = tiny_config(num_steps=4000, trainer=TrainerTable(kind="sleep", train_s=5.0))
+    config = tiny_config(num_steps=4000, trainer=TrainerConfig(kind="sleep", train_s=5.0))
     listen = (f"/ip4/{address}/tcp/0",)
-    return msgspec.structs.replace(config, swarm=SwarmTable(listen=listen, heartbeat_s=0.5))
+    return msgspec.structs.replace(config, swarm=SwarmConfig(listen=listen, heartbeat_s=0.5))
 
 
 async def examine(
@@ -51,7 +51,7 @@ async def examine(
 
 
 def failures(findings: Findings) -> list[str]:
-    return [name for name, finding in findings.items() if finding.verdict is Verdict.FAIL]
+    return [name for name, finding in findings.items() if finding.verdict is Severity.FAIL]
 
 
 def has_trained(status: StatusReply) -> bool:
@@ -75,14 +75,14 @@ async def test_a_machine_that_is_well_is_told_what_the_run_would_have_of_it(tmp_
 
     assert (status, failures(before)) == (0, [])
     for name in ("software", "state folder", "learner", "clock", "link", "disk", "engine"):
-        assert before[name].verdict is Verdict.PASS, before[name]
+        assert before[name].verdict is Severity.PASS, before[name]
     assert "Mbit/s" in before["link"].text
     assert present is not None
     assert [node.name for node in present.nodes] == ["ada"], "it leaves no trace"
-    assert before["forecast"].verdict is Verdict.WARN
+    assert before["forecast"].verdict is Severity.WARN
     assert (again, failures(after)) == (0, [])
     assert "of the run's model" in after["engine"].text
-    assert after["forecast"].verdict is Verdict.PASS, after["forecast"]
+    assert after["forecast"].verdict is Severity.PASS, after["forecast"]
     assert "the bound is 2: useful" in after["forecast"].text
 
 
@@ -160,7 +160,7 @@ async def test_a_clock_that_is_an_hour_off_is_named_and_stops_no_node(
         )
 
     assert (status, failures(findings)) == (0, [])
-    assert findings["clock"].verdict is Verdict.WARN
+    assert findings["clock"].verdict is Severity.WARN
     assert f"{says} the learner's" in findings["clock"].text
     assert "1 h" in findings["clock"].text or "60 min" in findings["clock"].text
     assert "timedatectl set-ntp true" in findings["clock"].remedy
@@ -187,11 +187,11 @@ async def test_behind_a_router_it_says_so_and_of_which_kind_and_all_else_is_well
             status, findings = await examine(swarm, ticket, "--engine", "sleep")
 
     assert (status, failures(findings)) == (0, [])
-    assert findings["reachable"].verdict is Verdict.WARN
+    assert findings["reachable"].verdict is Severity.WARN
     assert "behind a router (10.1.0.2, seen as 203.0.113." in findings["reachable"].text
     assert f"the router {kind}" in findings["reachable"].text
     assert "docs/nat.md" in findings["reachable"].remedy
-    assert findings["link"].verdict is Verdict.PASS
+    assert findings["link"].verdict is Severity.PASS
 
 
 @pytest.mark.skipif(
@@ -214,7 +214,7 @@ async def test_a_slow_line_is_measured_and_named(tmp_path: Path) -> None:
 
     assert (status, failures(findings)) == (0, [])
     link = findings["link"]
-    assert link.verdict is Verdict.WARN
+    assert link.verdict is Severity.WARN
     assert "slow" in link.remedy
     up, down = (float(word) for word in link.text.split() if word.replace(".", "").isdecimal())
     assert 0.3 < up < 2.0
@@ -262,6 +262,6 @@ def test_a_package_of_another_version_is_named_with_how_to_get_the_right_one(
     status, findings = examine_alone(tmp_path, "--quick", python_path=str(fake.parent))
 
     assert (status, failures(findings)) == (0, [])
-    assert findings["software"].verdict is Verdict.WARN
+    assert findings["software"].verdict is Severity.WARN
     assert "cryptography 1.0 (wants " in findings["software"].text
     assert "pip" in findings["software"].remedy

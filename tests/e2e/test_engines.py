@@ -12,10 +12,10 @@ import msgspec
 import pytest
 import trio
 
-from echo2swarm.report.engine_drift import Contribution
+from echo2swarm.report.engine_drift import NodeDrift
 from echo2swarm.report.report import write_report
 from echo2swarm.report.run_reader import read_run
-from learner.config import ModelTable, TrainerTable
+from learner.config import ModelConfig, TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import LOOPBACK, no_update_before, tiny_config
 
@@ -37,7 +37,7 @@ def in_ledger(swarm: LocalSwarm) -> dict[str, tuple[int, int]]:
         return {name: (accepted, trained) for name, accepted, trained in rows}
 
 
-def check(swarm: LocalSwarm) -> dict[str, Contribution]:
+def check(swarm: LocalSwarm) -> dict[str, NodeDrift]:
     """Hold the report against the ledger and the metrics; return what each node brought."""
     counts = in_ledger(swarm)
     brought = {each.node: each for each in read_run(swarm.run_dir).contributions}
@@ -83,12 +83,12 @@ async def test_rollouts_of_both_nodes_are_trained_and_their_drift_is_in_the_repo
 @pytest.mark.skipif(not VLLM_PYTHON, reason="ECHO2_VLLM_PYTHON names no interpreter")
 async def test_a_node_with_vllm_and_one_with_transformers_train_one_model(tmp_path: Path) -> None:
     # As the demo has it: what suits the tiny model tears this one up in a few steps.
-    trainer = TrainerTable(learning_rate=1e-5, warmup_steps=5, threads=1)
+    trainer = TrainerConfig(learning_rate=1e-5, warmup_steps=5, threads=1)
     config = tiny_config(num_steps=1000, trainer=trainer)
     config = msgspec.structs.replace(
         config,
         # vLLM has no kernels for the tiny model, whose heads are of 16.
-        model=ModelTable(path="embedded"),
+        model=ModelConfig(path="embedded"),
         task={"kind": "arithmetic"},
         rollouts=msgspec.structs.replace(config.rollouts, lease_timeout_s=300.0),
     )

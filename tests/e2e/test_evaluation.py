@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from echo2swarm.report.report import write_report
-from learner.config import CheckpointTable, EvalTable, LearnerConfig, SwarmTable, TrainerTable
+from learner.config import CheckpointConfig, EvalConfig, LearnerConfig, SwarmConfig, TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
 from tests.e2e.swarms import JOIN_S, free_port, tiny_config
 
@@ -25,7 +25,7 @@ NODE = ("--listen", "/ip4/127.0.0.1/tcp/0")
 
 
 def evaluated(config: LearnerConfig, *, every_steps: int) -> LearnerConfig:
-    table = EvalTable(every_steps=every_steps, num_prompts=NUM_PROMPTS, num_samples=NUM_SAMPLES)
+    table = EvalConfig(every_steps=every_steps, num_prompts=NUM_PROMPTS, num_samples=NUM_SAMPLES)
     return msgspec.structs.replace(config, eval=table)
 
 
@@ -81,12 +81,12 @@ async def test_a_learner_killed_in_an_evaluation_goes_on_with_it_and_counts_each
     tmp_path: Path,
 ) -> None:
     base = tiny_config(
-        num_steps=8, lease_timeout_s=10, trainer=TrainerTable(kind="sleep", train_s=0.2)
+        num_steps=8, lease_timeout_s=10, trainer=TrainerConfig(kind="sleep", train_s=0.2)
     )
     config = msgspec.structs.replace(
         evaluated(base, every_steps=1000),
-        swarm=SwarmTable(listen=(f"/ip4/127.0.0.1/tcp/{free_port()}",), heartbeat_s=0.5),
-        checkpoint=CheckpointTable(every_steps=3, keep=2),
+        swarm=SwarmConfig(listen=(f"/ip4/127.0.0.1/tcp/{free_port()}",), heartbeat_s=0.5),
+        checkpoint=CheckpointConfig(every_steps=3, keep=2),
     )
     slow = (*NODE, "--engine-option", "rollouts_per_s=20")
 

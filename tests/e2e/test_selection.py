@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
 from protocols.status import StatusReply
 from tests.e2e.swarms import JOIN_S, LOOPBACK, tiny_config
@@ -34,7 +34,7 @@ async def test_a_dear_node_stands_by_until_the_cheap_one_dies(tmp_path: Path) ->
         num_steps=1000,
         max_staleness=4,
         prompts_per_step=2,
-        trainer=TrainerTable(kind="sleep", train_s=2.0),
+        trainer=TrainerConfig(kind="sleep", train_s=2.0),
     )
     async with open_swarm(tmp_path) as swarm:
         ticket = await swarm.start_learner(config)

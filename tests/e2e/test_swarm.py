@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from echo2swarm.system.identity import load_or_create
-from learner.config import TrackingTable, TrainerTable
+from learner.config import TrackingConfig, TrainerConfig
 from learner.demo.swarm import LocalSwarm, open_swarm
 from learner.run.restarts import MAX_RESTARTS
 from protocols import ticket as ticket_protocol
@@ -149,7 +149,7 @@ async def test_a_killed_engine_is_restarted_and_the_node_stays(tmp_path: Path) -
 
 
 async def test_a_node_with_two_engines_works_on_while_one_is_started_again(tmp_path: Path) -> None:
-    config = tiny_config(num_steps=400, trainer=TrainerTable(kind="sleep", train_s=0.2))
+    config = tiny_config(num_steps=400, trainer=TrainerConfig(kind="sleep", train_s=0.2))
     async with open_swarm(tmp_path) as swarm:
         ticket = await swarm.start_learner(config)
         node = await swarm.start_node("ada", ticket, engine="sleep", arguments=("--engines", "2"))
@@ -184,7 +184,7 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
 ) -> None:
     # No checkpoint before the end: every new trainer makes the recorded updates again.
     config = tiny_config(
-        num_steps=400, lease_timeout_s=5, trainer=TrainerTable(kind="sleep", train_s=0.1)
+        num_steps=400, lease_timeout_s=5, trainer=TrainerConfig(kind="sleep", train_s=0.1)
     )
     async with open_swarm(tmp_path) as swarm:
         ticket = await swarm.start_learner(config)
@@ -215,7 +215,7 @@ async def test_a_trainer_may_die_again_and_again_while_updates_are_made_in_betwe
 async def test_a_learner_that_was_told_to_stop_does_not_start_a_dead_trainer_again(
     tmp_path: Path,
 ) -> None:
-    config = tiny_config(num_steps=400, trainer=TrainerTable(kind="sleep", train_s=0.1))
+    config = tiny_config(num_steps=400, trainer=TrainerConfig(kind="sleep", train_s=0.1))
     async with open_swarm(tmp_path) as swarm:
         await swarm.start_node("ada", await swarm.start_learner(config))
         await swarm.wait_status(partial(has_passed, 1), timeout_s=JOIN_S, what="two updates")
@@ -268,7 +268,7 @@ async def test_a_ticket_with_only_another_nodes_address_leads_to_the_learner(
             lambda s: len(active(s)) == 1, timeout_s=JOIN_S, what="the first node"
         )
         ticket = read_ticket(line)
-        indirect = ticket_protocol.write(
+        indirect = ticket_protocol.format_ticket(
             Ticket(
                 run_id=ticket.run_id,
                 learner_key=ticket.learner_key,
@@ -380,7 +380,7 @@ async def test_an_interrupted_learner_ends_its_children_frees_its_port_and_can_r
         config = msgspec.structs.replace(
             tiny,
             swarm=msgspec.structs.replace(tiny.swarm, listen=listen),
-            tracking=TrackingTable(tensorboard=True),
+            tracking=TrackingConfig(tensorboard=True),
         )
         line = await swarm.start_learner(config)
         await swarm.start_node("ada", line)

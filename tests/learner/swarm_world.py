@@ -22,19 +22,19 @@ from tests.fakes.network.memory import MemoryHub
 from tests.fakes.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import call
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.config import EvalTable, LearnerConfig, RolloutTable, RunTable, SwarmTable
+from learner.config import EvalConfig, LearnerConfig, RolloutConfig, RunConfig, SwarmConfig
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
 from learner.training.checkpoints import Checkpoints
 from learner.training.replay import replay
-from learner.state.link_table import Links
+from learner.state.link_table import LinkTable
 from learner.ports import HeldOut, Published
 from learner.training.resume import choose_checkpoint
 from learner.run.run_dir import RunDir
-from learner.learner import Learner, Parts
+from learner.learner import Learner, LearnerParts
 from learner.scoring.messages import (
-    Completion,
-    Fault,
+    CompletionToScore,
+    ScoreFault,
     Prompt,
     Prompts,
     Reward,
@@ -72,13 +72,13 @@ def config(
     group_size: int = 2,
     publish_every: int = 1,
     lease_timeout_s: float = 30.0,
-    evaluation: EvalTable | None = None,
+    evaluation: EvalConfig | None = None,
     equal_groups: Literal["keep", "replace"] = "keep",
 ) -> LearnerConfig:
     return LearnerConfig(
-        run=RunTable(num_steps=num_steps),
-        swarm=SwarmTable(heartbeat_s=1.0),
-        rollouts=RolloutTable(
+        run=RunConfig(num_steps=num_steps),
+        swarm=SwarmConfig(heartbeat_s=1.0),
+        rollouts=RolloutConfig(
             prompts_per_step=prompts_per_step,
             group_size=group_size,
             max_staleness=max_staleness,
@@ -88,7 +88,7 @@ def config(
             lease_timeout_s=lease_timeout_s,
             equal_groups=equal_groups,
         ),
-        eval=evaluation or EvalTable(),
+        eval=evaluation or EvalConfig(),
     )
 
 
@@ -149,10 +149,10 @@ class FakeTrainer:
         return [group.group_id for batch in self.batches for group in batch]
 
 
-RewardOf = Callable[[Completion], float]
+RewardOf = Callable[[CompletionToScore], float]
 
 
-def always_right(_completion: Completion) -> float:
+def always_right(_completion: CompletionToScore) -> float:
     return 1.0
 
 
@@ -186,7 +186,7 @@ class FakeScorer:
         return self.waits.get(owner)
 
     async def score(
-        self, completions: Sequence[Completion], *, owner: str = ""
+        self, completions: Sequence[CompletionToScore], *, owner: str = ""
     ) -> Sequence[Reward]:
         await trio.lowlevel.checkpoint()
         for each in completions:
@@ -198,10 +198,10 @@ class FakeScorer:
             for completion in completions
         ]
 
-    def _reward(self, completion: Completion) -> Reward:
+    def _reward(self, completion: CompletionToScore) -> Reward:
         value = self._reward_of(completion)
         if isnan(value):
-            return Reward(None, "text", "KeyError: 'x'", Fault.FAILED)
+            return Reward(None, "text", "KeyError: 'x'", ScoreFault.FAILED)
         return Reward(value, "text")
 
 
@@ -225,7 +225,7 @@ class FakeHeldOutScorer:
         return None
 
     async def score(
-        self, completions: Sequence[Completion], *, owner: str = ""
+        self, completions: Sequence[CompletionToScore], *, owner: str = ""
     ) -> Sequence[Reward]:
         await trio.sleep(self.score_s)
         self.scored += [completion.index for completion in completions]
@@ -330,12 +330,12 @@ async def open_world(
         with Metrics(folder / "metrics.jsonl") as metrics:
             traffic = Traffic()
             learner = Learner(
-                Parts(
+                LearnerParts(
                     config=settings,
                     run_id=RUN,
                     network=network,
                     traffic=traffic,
-                    links=Links(network.peer, traffic, random.Random(0)),
+                    links=LinkTable(network.peer, traffic, random.Random(0)),
                     trainer=trainer,
                     scorer=scorer,
                     publisher=publisher,
@@ -518,7 +518,7 @@ class ScriptedNode:
 
     def advert(self) -> bytes:
         assert self.network is not None
-        return advert_protocol.write(
+        return advert_protocol.sign_advert(
             NodeAdvert(
                 run_id=RUN,
                 peer_id=self.peer,

@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.system.identity import Identity
 from learner import app
-from learner.config import CheckpointTable, LearnerConfig
+from learner.config import CheckpointConfig, LearnerConfig
 from learner.training.trainer_client import TrainerLostError
 from learner.training.training_loop import TrainingFailedError
 from learner.run.run_dir import RunDir
@@ -26,7 +26,7 @@ from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 
 def saving(*, every_steps: int = 1, num_steps: int = 6) -> LearnerConfig:
     return msgspec.structs.replace(
-        config(num_steps=num_steps), checkpoint=CheckpointTable(every_steps=every_steps)
+        config(num_steps=num_steps), checkpoint=CheckpointConfig(every_steps=every_steps)
     )
 
 
@@ -67,7 +67,7 @@ async def test_one_checkpoint_at_a_time_is_written_beside_the_updates_or_between
     trainer = SlowSaver()
     settings = msgspec.structs.replace(
         config(num_steps=6),
-        checkpoint=CheckpointTable(every_steps=1, in_background=in_background),
+        checkpoint=CheckpointConfig(every_steps=1, in_background=in_background),
     )
     async with open_world(tmp_path, settings, trainer=trainer) as world:
         await finish(world)

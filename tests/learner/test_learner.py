@@ -14,8 +14,8 @@ from trio.testing import MockClock
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_book import LeaseState
 from echo2swarm.system.jsonl import read_jsonl
-from echo2swarm.system.rates import Phase
-from learner.scoring.messages import Completion
+from echo2swarm.system.rates import LearnerPhase
+from learner.scoring.messages import CompletionToScore
 from learner.status.service import StatusService
 from protocols.heartbeat import Directive
 from protocols.reasons import Reason
@@ -60,7 +60,7 @@ async def test_a_run_trains_all_its_steps_and_dismisses_its_nodes(
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     assert all(line["reward_mean"] == 1.0 and line["num_rollouts"] == 4 for line in lines)
     status = msgspec.json.decode((tmp_path / "status.json").read_bytes(), type=StatusReply)
-    assert status.phase == Phase.FINISHED
+    assert status.phase == LearnerPhase.FINISHED
     assert sum(count.num_rollouts for count in status.staleness) == 16
 
 
@@ -118,7 +118,7 @@ def of_even_prompts_every_second_one() -> RewardOf:
     """Return rewards that differ within the groups of even prompts, and within no other."""
     num_scored: Counter[int] = Counter()
 
-    def reward_of(completion: Completion) -> float:
+    def reward_of(completion: CompletionToScore) -> float:
         num_scored[completion.index] += 1
         return float(completion.index % 2 or num_scored[completion.index] % 2)
 

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.system.jsonl import read_jsonl
-from learner.config import EvalTable, LearnerConfig
+from learner.config import EvalConfig, LearnerConfig
 from protocols import leases
 from protocols.heartbeat import NodeState
 from protocols.packed import pack_tokens, unpack_tokens
@@ -47,7 +47,7 @@ def settings(
         max_staleness=max_staleness,
         publish_every=publish_every,
         lease_timeout_s=lease_timeout_s,
-        evaluation=EvalTable(
+        evaluation=EvalConfig(
             every_steps=every,
             num_prompts=prompts,
             num_samples=samples,

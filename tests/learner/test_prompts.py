@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.lease_rules import NoWork
 from echo2swarm.system.errors import SwarmError
 from learner.rollouts.prompts import feed_prompts
-from learner.scoring.messages import Completion, Prompt, Prompts, Reward
+from learner.scoring.messages import CompletionToScore, Prompt, Prompts, Reward
 from protocols.ids import PeerId, PolicyVersion
 from protocols.packed import pack_tokens
 from tests.echo2swarm.scheduling.leases.samples import ask, rules
@@ -30,7 +30,7 @@ class Scorer:
         return None
 
     async def score(
-        self, completions: Sequence[Completion], *, owner: str = ""
+        self, completions: Sequence[CompletionToScore], *, owner: str = ""
     ) -> Sequence[Reward]:
         raise NotImplementedError
 
@@ -44,7 +44,7 @@ async def leased(dispatcher: Dispatcher, *, held_out: frozenset[bytes]) -> set[b
     dispatcher.version_published(PolicyVersion(0), 0.0)
     with trio.move_on_after(0.2):
         await feed_prompts(
-            Scorer(), dispatcher, Bell(), next_prompt=0, skipped=(3, 4), held_out=held_out
+            Scorer(), dispatcher, ChangeEvent(), next_prompt=0, skipped=(3, 4), held_out=held_out
         )
     found: set[bytes] = set()
     for number in range(20):

@@ -7,7 +7,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from learner.scoring.messages import Completion
+from learner.scoring.messages import CompletionToScore
 from tests.learner.swarm_world import config, open_world
 
 
@@ -18,7 +18,7 @@ class Verifier:
         self.is_broken = True
         self.num_asked = 0
 
-    def reward_of(self, _completion: Completion) -> float:
+    def reward_of(self, _completion: CompletionToScore) -> float:
         self.num_asked += 1
         return math.nan if self.is_broken else 1.0
 

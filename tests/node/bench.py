@@ -13,9 +13,9 @@ from echo2swarm.network.base import PeerInfo
 from tests.fakes.network.memory import MemoryHub
 from tests.fakes.network.memory_node import MemoryNetwork
 from node.engine.base import RolloutEngine
-from node.rollouts.learner_client import LearnerCalls
-from node.membership.lifecycle import Life
-from node.membership.heartbeats import Membership, NodeReport
+from node.rollouts.learner_client import LearnerClient
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.heartbeats import HeartbeatClient, NodeReport
 from node.rollouts.worker import Worker
 from protocols.heartbeat import PeerReport
 from protocols.ids import PolicyVersion, peer_id_of
@@ -35,9 +35,9 @@ class Bench:
     learner: FakeLearner
     engine: FakeEngine
     policies: FakePolicies
-    life: Life
+    life: LifecycleRunner
     worker: Worker
-    membership: Membership
+    membership: HeartbeatClient
     faults: list[PeerReport]
     logged: list[EventDict]
 
@@ -81,7 +81,7 @@ async def open_bench(
             await network.connect(PeerInfo(peer=LEARNER, addresses=(LEARNER_AT,)))
             fake = FakeEngine(is_continuous=is_continuous)
             engine = real_engine or fake
-            policies, life = FakePolicies(), Life()
+            policies, life = FakePolicies(), LifecycleRunner()
             faults: list[PeerReport] = []
 
             def take_faults() -> tuple[PeerReport, ...]:
@@ -106,7 +106,7 @@ async def open_bench(
                 life.happened(PolicyApplied(version))
                 membership.announce()
 
-            membership = Membership(
+            membership = HeartbeatClient(
                 network,
                 run_id=RUN,
                 learner=LEARNER,
@@ -119,7 +119,7 @@ async def open_bench(
                 rng=random.Random(0),
             )
             worker = Worker(
-                LearnerCalls(network, learner=LEARNER, run_id=RUN, session_id="session-1"),
+                LearnerClient(network, learner=LEARNER, run_id=RUN, session_id="session-1"),
                 engine,
                 policies,
                 max_batch=max_batch,
@@ -151,7 +151,7 @@ async def open_bench(
 
 
 class _Parts:
-    def __init__(self, membership: Membership, worker: Worker) -> None:
+    def __init__(self, membership: HeartbeatClient, worker: Worker) -> None:
         self.announce = membership.announce
         self.take_work = worker.take_work
         self.stop_taking_work = worker.stop_taking_work

@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import serve_calls
@@ -252,7 +252,7 @@ class FakeEngine:
         groups: Sequence[LeasedGroup],
         sampling: SamplingParams,
         *,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[CallProgress], None] | None = None,
     ) -> Generated:
         version = self.applied_version
         if self.is_down or version is None:

@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.text.cli_errors import explain
+from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.system.errors import DoesNotFitError, UsageError
 from echo2swarm.system.identity import Identity
 from tests.fakes.network.memory import MemoryHub
@@ -27,7 +27,7 @@ from echo2swarm.weights.transfer.traffic import Traffic
 from node.app import _watch_signals, run_node
 from node.config import NodeConfig
 from node.control.client import open_control
-from node.control.messages import Drain, Pause, Phase, Resume
+from node.control.messages import DrainCommand, PauseCommand, NodePhase, ResumeCommand
 from node.control.paths import socket_path
 from node.engine.base import EngineBrokenError
 from node.engine.options import SleepOptions
@@ -243,22 +243,22 @@ async def test_its_owner_can_pause_it_and_let_it_go_on_over_the_socket(tmp_path:
                 learner.give(1)
                 await learner.until(lambda: len(learner.rollouts) == 8)
                 async with open_control(config.state_dir) as client:
-                    await client.ask(Pause(why="gaming"))
+                    await client.ask(PauseCommand(why="gaming"))
                     await learner.until(lambda: learner.beats[-1].state is NodeState.PAUSED)
                     await origin.publish(1)
                     await trio.sleep(1)
                     seen = await client.status()
-                    assert (seen.phase, seen.state) == (Phase.PAUSED, NodeState.PAUSED)
+                    assert (seen.phase, seen.state) == (NodePhase.PAUSED, NodeState.PAUSED)
                     assert "gaming" in seen.doing
                     assert seen.versions.held == 0  # It does not fetch, either.
                     assert seen.contribution.num_accepted == 8
                     assert seen.contribution.num_tokens == 3 * 8
-                    await client.ask(Resume())
+                    await client.ask(ResumeCommand())
                     await learner.until(lambda: learner.beats[-1].state is NodeState.ACTIVE)
                     learner.give(1)
                     await learner.until(lambda: len(learner.rollouts) == 16)
                     await learner.until(lambda: learner.beats[-1].applied_version == 1)
-                    await client.ask(Drain())
+                    await client.ask(DrainCommand())
     assert learner.states[-1] is NodeState.LEFT
     assert not socket_path(config.state_dir).exists()
 
@@ -278,7 +278,7 @@ async def test_a_model_over_the_disk_quota_ends_the_node_before_it_is_fetched(
                 ) as caught:
                     await run_node(config, Identity.of(NODE_KEY), network, stop=trio.Event())
 
-    ending = explain(caught.value)
+    ending = explain_error(caught.value)
     assert ending.status == 1
     assert "--disk-gb" in ending.line
     assert origin.learner.beats[-1].payload_bytes_received < 1000

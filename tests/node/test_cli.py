@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.text.cli_errors import explain
+from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.system.errors import SwarmError, UsageError
 from echo2swarm.system.identity import hold_identity
 from node.cli import node
@@ -31,7 +31,7 @@ DEAD_LEARNER = Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32)
 def write_ticket(*, expires_unix_s: float | None = None) -> str:
     public = DEAD_LEARNER.public_key()
     expires = time.time() + 3600 if expires_unix_s is None else expires_unix_s
-    return ticket_protocol.write(
+    return ticket_protocol.format_ticket(
         Ticket(
             run_id="run-1",
             learner_key=public.public_bytes_raw(),
@@ -46,7 +46,7 @@ def write_ticket(*, expires_unix_s: float | None = None) -> str:
 def failure_of(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(node, ["join", *arguments], standalone_mode=False)
     assert result.exception is not None
-    ending = explain(result.exception)
+    ending = explain_error(result.exception)
     assert ending.bug is None
     assert "\n" not in ending.line
     return ending.status, ending.line

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from echo2swarm.text.cli_errors import explain
+from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.system.errors import UsageError
 from node.cli import node
 from node.systemd import environment_text, service_paths, unit_text
@@ -88,7 +88,7 @@ def test_what_join_would_refuse_is_refused_before_anything_is_written(
     result = CliRunner().invoke(node, ["service", *arguments], standalone_mode=False)
 
     assert result.exception is not None
-    ending = explain(result.exception)
+    ending = explain_error(result.exception)
     assert ending.status == 2
     assert says in ending.line
     assert list(home.iterdir()) == []

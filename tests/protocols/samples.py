@@ -18,7 +18,7 @@ ADDRESS: Final = f"/ip4/203.0.113.7/tcp/4150/p2p/{PEER}"
 SESSION: Final = "5e551011"
 LEASE: Final = "1ea5e001"
 
-ENTRANCE: Final = bulk.Entrance(
+ENTRANCE: Final = bulk.DialTarget(
     certificate_sha256=b"\x66" * 32,
     token=b"\x77" * 32,
     addresses=("/ip4/203.0.113.7/tcp/4150",),
@@ -192,16 +192,16 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         rollouts.SubmissionReply(verdicts=(VERDICT,), refusal=None, detail="", learner_step=6),
     ),
     "chunks": (
-        chunks.Open(root_sha256=b"\x11" * 32, held=b"\x03"),
+        chunks.OpenPayload(root_sha256=b"\x11" * 32, held=b"\x03"),
         chunks.WantHashes(),
         chunks.WantChunk(index=1),
         chunks.Held(indices=(0, 1)),
-        chunks.Done(),
+        chunks.DownloadDone(),
         chunks.Holding(bitmap=b"\x03", has_hashes=True),
         chunks.Have(indices=(0, 1)),
         chunks.Hashes(sha256s=b"\x44" * 64),
         chunks.Chunk(index=1, data=memoryview(b"weights")),
-        chunks.Refused(reason=Reason.UNKNOWN_CHUNK, index=1),
+        chunks.ChunkRefused(reason=Reason.UNKNOWN_CHUNK, index=1),
     ),
     "probe": (
         probe.ProbeRequest(run_id=RUN),
@@ -212,18 +212,18 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         probe.ProbeResult(upload_bytes_per_s=3_000_000.0, download_bytes_per_s=12_000_000.0),
     ),
     "meeting": (
-        holepunch.Ask(PEER, 40_001),
-        holepunch.Invite(PEER),
-        holepunch.Accept(40_002),
-        holepunch.Go(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
-        holepunch.Declined(holepunch.Fault.NOT_HERE),
+        holepunch.PunchRequest(PEER, 40_001),
+        holepunch.PunchInvite(PEER),
+        holepunch.PunchAccept(40_002),
+        holepunch.PunchGo(("/ip4/203.0.113.7/tcp/40001", "/ip4/203.0.113.7/tcp/4150")),
+        holepunch.PunchDeclined(holepunch.PunchFault.NOT_HERE),
     ),
     "bulk": (
-        bulk.Ask(protocol=chunks.PROTOCOL_ID),
+        bulk.DialRequest(protocol=chunks.PROTOCOL_ID),
         bulk.CallBack(protocol=chunks.PROTOCOL_ID, entrance=ENTRANCE),
-        bulk.Offer(entrance=ENTRANCE),
+        bulk.DialInvitation(entrance=ENTRANCE),
         bulk.Called(),
-        bulk.Refused(why=bulk.Obstacle.UNREACHABLE),
+        bulk.BulkRefused(why=bulk.Obstacle.UNREACHABLE),
     ),
     "status": (
         status.StatusRequest(run_id=RUN),
@@ -297,9 +297,9 @@ def wire_bytes() -> dict[str, dict[str, bytes]]:
         protocol: {type(m).__name__: msgspec.msgpack.encode(m) for m in messages}
         for protocol, messages in MESSAGES.items()
     }
-    wire["ticket"]["as a line, in ASCII"] = ticket.write(TICKET, KEY).encode()
-    wire["manifest"]["PolicyManifest, sealed"] = manifest.write(MANIFEST, KEY)
-    wire["advert"]["NodeAdvert, sealed"] = advert.write(ADVERT, KEY)
+    wire["ticket"]["as a line, in ASCII"] = ticket.format_ticket(TICKET, KEY).encode()
+    wire["manifest"]["PolicyManifest, sealed"] = manifest.sign_manifest(MANIFEST, KEY)
+    wire["advert"]["NodeAdvert, sealed"] = advert.sign_advert(ADVERT, KEY)
     wire["rollouts"]["tokens 1, 65536, 4294967295, packed"] = packed.pack_tokens(
         [1, 65_536, 2**32 - 1]
     )

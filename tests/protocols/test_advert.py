@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from protocols import advert, manifest, ticket
 from protocols.advert import NodeAdvert
-from protocols.envelope import seal
+from protocols.envelope import seal_message
 from protocols.errors import (
     BadSignatureError,
     MalformedMessageError,
@@ -19,11 +19,11 @@ from protocols.reasons import Reason
 from tests.protocols.samples import ADDRESS, ADVERT, KEY, OTHER_KEY, PEER, RUN
 
 OTHER_PEER = peer_id_of(OTHER_KEY.public_key())
-WIRE = advert.write(ADVERT, KEY)
+WIRE = advert.sign_advert(ADVERT, KEY)
 
 
 def read(data: bytes, *, run: str = RUN, peer: str = PEER) -> NodeAdvert:
-    return advert.read(data, run=RunId(run), peer=PeerId(peer))
+    return advert.verify_advert(data, run=RunId(run), peer=PeerId(peer))
 
 
 def test_an_advert_reads_back_as_its_maker_wrote_it() -> None:
@@ -31,16 +31,16 @@ def test_an_advert_reads_back_as_its_maker_wrote_it() -> None:
 
 
 def test_an_advert_is_stored_under_its_run_and_peer() -> None:
-    assert advert.key_of(RunId(RUN), PEER) == f"/echo2/{RUN}/{PEER}"
+    assert advert.dht_key_of(RunId(RUN), PEER) == f"/echo2/{RUN}/{PEER}"
 
 
 def test_nobody_can_write_an_advert_for_somebody_else() -> None:
     with pytest.raises(BadSignatureError):
-        read(advert.write(ADVERT, OTHER_KEY))
+        read(advert.sign_advert(ADVERT, OTHER_KEY))
 
 
 def test_an_advert_under_the_key_of_another_peer_is_refused() -> None:
-    signed_by_other = advert.write(ADVERT, OTHER_KEY)
+    signed_by_other = advert.sign_advert(ADVERT, OTHER_KEY)
 
     with pytest.raises(MalformedMessageError, match="under the key of"):
         read(signed_by_other, peer=OTHER_PEER)
@@ -55,7 +55,7 @@ def test_an_advert_of_another_run_is_refused() -> None:
 @pytest.mark.parametrize("context", [ticket.SIGNING_CONTEXT, manifest.SIGNING_CONTEXT])
 def test_a_signature_made_for_another_purpose_makes_no_advert(context: bytes) -> None:
     with pytest.raises(BadSignatureError):
-        read(seal(ADVERT, KEY, context=context, max_bytes=advert.MAX_BYTES))
+        read(seal_message(ADVERT, KEY, context=context, max_bytes=advert.MAX_BYTES))
 
 
 @given(st.data())
@@ -79,13 +79,13 @@ def test_garbage_raises_nothing_but_a_protocol_error(data: bytes, peer: str) -> 
 @pytest.mark.parametrize("role", ["learner\n", "observer", ""])
 def test_there_are_two_roles_and_no_other(role: str) -> None:
     with pytest.raises(MalformedMessageError, match="role"):
-        read(advert.write(msgspec.structs.replace(ADVERT, role=role), KEY))
+        read(advert.sign_advert(msgspec.structs.replace(ADVERT, role=role), KEY))
 
 
 @pytest.mark.parametrize("price", [float("nan"), -0.01, float("inf")])
 def test_a_price_that_cannot_be_compared_is_refused(price: float) -> None:
     with pytest.raises(MalformedMessageError, match="usd_per_hour"):
-        read(advert.write(msgspec.structs.replace(ADVERT, usd_per_hour=price), KEY))
+        read(advert.sign_advert(msgspec.structs.replace(ADVERT, usd_per_hour=price), KEY))
 
 
 def test_the_longest_lawful_advert_can_be_read() -> None:
@@ -103,4 +103,4 @@ def test_the_longest_lawful_advert_can_be_read() -> None:
         software=text,
     )
 
-    assert read(advert.write(longest, KEY), run="r" * 64) == longest
+    assert read(advert.sign_advert(longest, KEY), run="r" * 64) == longest

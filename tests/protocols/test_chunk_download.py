@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_source import Holder, PullSettings
+from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.chunk_download import (
     AskChunk,
     AskHashes,
-    ChunkPull,
-    DropHolder,
+    ChunkDownload,
+    DropPeer,
     Effect,
     Finished,
 )
@@ -23,13 +23,13 @@ from protocols.reasons import Reason
 
 SOURCE = PeerId("source")
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-SETTINGS = PullSettings()
+SETTINGS = DownloadSettings()
 
 
 def pull(
     num_chunks: int, *, has_hashes: bool = True, missing: Sequence[int] | None = None
-) -> ChunkPull:
-    return ChunkPull(
+) -> ChunkDownload:
+    return ChunkDownload(
         num_chunks=num_chunks,
         missing=range(num_chunks) if missing is None else missing,
         has_hashes=has_hashes,
@@ -38,12 +38,12 @@ def pull(
     )
 
 
-def opened(core: ChunkPull, holder: PeerId, has: Sequence[int], now_s: float = 0) -> list[Effect]:
+def opened(core: ChunkDownload, holder: PeerId, has: Sequence[int], now_s: float = 0) -> list[Effect]:
     bitmap = bitmap_of(has, num_chunks=core._num_chunks)
     return core.holder_opened(holder, bitmap, has_hashes=True, now_s=now_s)
 
 
-def deliver(core: ChunkPull, holder: PeerId, index: int, now_s: float = 0) -> list[Effect]:
+def deliver(core: ChunkDownload, holder: PeerId, index: int, now_s: float = 0) -> list[Effect]:
     effects = core.chunk_arrived(holder, index, now_s)
     return effects + core.chunk_checked(holder, index, is_good=True, now_s=now_s)
 
@@ -73,7 +73,7 @@ class Pacer:
 
 def test_a_pacer_holds_orders_back_and_says_when_to_go_on() -> None:
     pacer = Pacer(2.0)
-    core = ChunkPull(
+    core = ChunkDownload(
         num_chunks=6,
         missing=range(6),
         has_hashes=True,
@@ -114,7 +114,7 @@ def test_wrong_hashes_ban_their_sender_and_another_is_asked() -> None:
     opened(core, A, [0])
     opened(core, B, [0])
     assert core.hashes_checked(A, is_good=False, now_s=1) == [
-        DropHolder(A, "sent wrong hashes", Reason.BAD_CHUNK_HASH),
+        DropPeer(A, "sent wrong hashes", Reason.BAD_CHUNK_HASH),
         AskHashes(B),
     ]
     assert core.is_banned(A)
@@ -152,10 +152,10 @@ def test_a_holder_has_as_many_requests_as_keep_its_link_busy() -> None:
 
 @given(st.floats(0, 1e3), st.floats(0, 1e3))
 def test_there_are_never_fewer_or_more_requests_than_set(wait_s: float, pace_s: float) -> None:
-    holder = Holder(has_hashes=True)
+    holder = ChunkSource(has_hashes=True)
     holder.arrived(0.0, wait_s)
     holder.arrived(0.0, wait_s + pace_s)
-    few = PullSettings(min_outstanding=3, max_outstanding=7)
+    few = DownloadSettings(min_outstanding=3, max_outstanding=7)
     assert 3 <= holder.window(few) <= 7
 
 
@@ -165,8 +165,8 @@ def test_a_holder_that_was_quick_is_silent_sooner() -> None:
         deliver(core, SOURCE, index, (second + 1) / 100)
     silent_at_s = 0.02 + SETTINGS.min_silence_s
     assert silent_at_s < SETTINGS.silence_s
-    assert DropHolder(SOURCE, "silent") not in core.deadline_passed(silent_at_s - 0.01)
-    assert DropHolder(SOURCE, "silent") in core.deadline_passed(silent_at_s)
+    assert DropPeer(SOURCE, "silent") not in core.deadline_passed(silent_at_s - 0.01)
+    assert DropPeer(SOURCE, "silent") in core.deadline_passed(silent_at_s)
 
 
 def test_a_slow_holder_that_keeps_sending_is_not_silent() -> None:
@@ -174,14 +174,14 @@ def test_a_slow_holder_that_keeps_sending_is_not_silent() -> None:
     now_s, waiting = 0.0, asked(opened(core, SOURCE, range(9)))
     while waiting:
         now_s += SETTINGS.silence_s - 1
-        assert DropHolder(SOURCE, "silent") not in core.deadline_passed(now_s)
+        assert DropPeer(SOURCE, "silent") not in core.deadline_passed(now_s)
         waiting += asked(deliver(core, SOURCE, waiting.pop(0), now_s))
     assert core.is_finished
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="in order"):
-        PullSettings(min_outstanding=5, max_outstanding=4)
+        DownloadSettings(min_outstanding=5, max_outstanding=4)
 
 
 def test_the_source_has_two_requests_from_the_start() -> None:
@@ -206,7 +206,7 @@ def test_a_silent_holder_is_dropped_and_its_chunk_asked_elsewhere() -> None:
     opened(core, A, [0])
     assert asked(opened(core, B, [0], 0.1)) == []
     effects = core.deadline_passed(SETTINGS.silence_s)
-    assert effects == [DropHolder(A, "silent"), AskChunk(B, 0)]
+    assert effects == [DropPeer(A, "silent"), AskChunk(B, 0)]
     assert not core.is_banned(A)
 
 
@@ -270,10 +270,10 @@ def test_a_wrong_chunk_bans_its_sender_and_is_asked_elsewhere() -> None:
     opened(core, B, [0])
     core.chunk_arrived(A, 0, 1)
     assert core.chunk_checked(A, 0, is_good=False, now_s=1) == [
-        DropHolder(A, "chunk 0 is wrong", Reason.BAD_CHUNK_HASH),
+        DropPeer(A, "chunk 0 is wrong", Reason.BAD_CHUNK_HASH),
         AskChunk(B, 0),
     ]
-    assert opened(core, A, [0], 2) == [DropHolder(A, "banned")]
+    assert opened(core, A, [0], 2) == [DropPeer(A, "banned")]
 
 
 def test_a_wrong_chunk_of_a_holder_that_has_left_is_still_held_against_it() -> None:
@@ -282,7 +282,7 @@ def test_a_wrong_chunk_of_a_holder_that_has_left_is_still_held_against_it() -> N
     core.chunk_arrived(A, 0, 1)
     core.holder_lost(A, 1)
     effects = core.chunk_checked(A, 0, is_good=False, now_s=1)
-    assert effects == [DropHolder(A, "chunk 0 is wrong", Reason.BAD_CHUNK_HASH)]
+    assert effects == [DropPeer(A, "chunk 0 is wrong", Reason.BAD_CHUNK_HASH)]
     assert asked(opened(core, B, [0], 2)) == [0]
 
 
@@ -310,14 +310,14 @@ def test_a_chunk_that_comes_twice_is_no_fault() -> None:
 def test_a_chunk_that_was_not_asked_for_is_a_fault() -> None:
     core = pull(2)
     opened(core, A, [0])
-    assert core.chunk_arrived(A, 1, 0) == [DropHolder(A, "sent a chunk unasked", Reason.MALFORMED)]
+    assert core.chunk_arrived(A, 1, 0) == [DropPeer(A, "sent a chunk unasked", Reason.MALFORMED)]
 
 
 def test_hashes_that_were_not_asked_for_are_a_fault() -> None:
     core = pull(2)
     opened(core, A, [0])
     assert core.hashes_checked(A, is_good=True, now_s=0) == [
-        DropHolder(A, "sent hashes unasked", Reason.MALFORMED)
+        DropPeer(A, "sent hashes unasked", Reason.MALFORMED)
     ]
 
 
@@ -325,7 +325,7 @@ def test_hashes_that_were_not_asked_for_are_a_fault() -> None:
 def test_a_bitmap_that_does_not_fit_is_a_fault(bitmap: bytes) -> None:
     core = pull(3)
     (effect,) = core.holder_opened(A, bitmap, has_hashes=True, now_s=0)
-    assert isinstance(effect, DropHolder)
+    assert isinstance(effect, DropPeer)
     assert effect.fault == Reason.MALFORMED
 
 
@@ -333,7 +333,7 @@ def test_news_of_a_chunk_beyond_the_last_is_a_fault() -> None:
     core = pull(3)
     opened(core, A, [])
     (effect,) = core.have_received(A, [3], 0)
-    assert isinstance(effect, DropHolder)
+    assert isinstance(effect, DropPeer)
     assert effect.fault == Reason.MALFORMED
 
 
@@ -350,7 +350,7 @@ def test_a_holder_that_refuses_what_it_offers_again_and_again_is_dropped() -> No
     for _ in range(2):
         (index,) = asked(core.refused(A, index, Reason.UNKNOWN_CHUNK, 0))
     assert core.refused(A, index, Reason.UNKNOWN_CHUNK, 0) == [
-        DropHolder(A, "has not what it says", Reason.UNKNOWN_CHUNK)
+        DropPeer(A, "has not what it says", Reason.UNKNOWN_CHUNK)
     ]
 
 
@@ -358,7 +358,7 @@ def test_a_holder_without_the_payload_is_dropped_and_may_come_back() -> None:
     core = pull(1)
     opened(core, A, [0])
     assert core.refused(A, None, Reason.UNKNOWN_PAYLOAD, 0) == [
-        DropHolder(A, "refused: unknown_payload")
+        DropPeer(A, "refused: unknown_payload")
     ]
     assert asked(opened(core, A, [0], 1)) == [0]
 

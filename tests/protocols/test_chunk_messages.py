@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from protocols import chunks
-from protocols.chunks import Chunk, Hashes, Have, Held, Holding, Open, Reply, Request
+from protocols.chunks import Chunk, Hashes, Have, Held, Holding, OpenPayload, Reply, Request
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError
 from protocols.manifest import MAX_CHUNK_BYTES, MAX_CHUNKS
@@ -34,7 +34,7 @@ def test_replies_are_told_apart_and_are_no_requests(message: msgspec.Struct) -> 
 @pytest.mark.parametrize(
     "longest",
     [
-        Open(bytes(32), bytes(MAX_CHUNKS // 8)),
+        OpenPayload(bytes(32), bytes(MAX_CHUNKS // 8)),
         Held((MAX_CHUNKS - 1,) * chunks.MAX_HAVE_INDICES),
     ],
     ids=lambda m: type(m).__name__,

@@ -11,18 +11,18 @@ from protocols.chunk_upload import (
     SendChunk,
     SendHashes,
     SendRefusal,
-    ServeSession,
+    UploadSession,
 )
-from protocols.chunks import MAX_OUTSTANDING, Done, Held, Open, Request, WantChunk, WantHashes
+from protocols.chunks import MAX_OUTSTANDING, DownloadDone, Held, OpenPayload, Request, WantChunk, WantHashes
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 
 ROOT = bytes(32)
 
 
-def open_session(*, num_chunks: int = 4, held: frozenset[int] = frozenset({0, 2})) -> ServeSession:
-    session = ServeSession()
-    assert session.request_received(Open(ROOT, b"\x01")) == LookUp(ROOT, b"\x01")
+def open_session(*, num_chunks: int = 4, held: frozenset[int] = frozenset({0, 2})) -> UploadSession:
+    session = UploadSession()
+    assert session.request_received(OpenPayload(ROOT, b"\x01")) == LookUp(ROOT, b"\x01")
     session.found(num_chunks=num_chunks, holds=held.__contains__)
     return session
 
@@ -35,8 +35,8 @@ def test_what_is_held_is_sent_and_what_is_not_is_refused() -> None:
 
 
 def test_an_unknown_payload_is_refused_and_nothing_more_is_answered() -> None:
-    session = ServeSession()
-    session.request_received(Open(ROOT))
+    session = UploadSession()
+    session.request_received(OpenPayload(ROOT))
     assert session.not_found() == SendRefusal(Reason.UNKNOWN_PAYLOAD)
     with pytest.raises(RemoteProtocolError):
         session.request_received(WantHashes())
@@ -45,22 +45,22 @@ def test_an_unknown_payload_is_refused_and_nothing_more_is_answered() -> None:
 @pytest.mark.parametrize("request_", [WantHashes(), WantChunk(0)])
 def test_asking_before_opening_breaks_the_protocol(request_: Request) -> None:
     with pytest.raises(RemoteProtocolError, match="before the stream was open"):
-        ServeSession().request_received(request_)
+        UploadSession().request_received(request_)
 
 
 def test_a_stream_is_about_one_payload_at_a_time() -> None:
     with pytest.raises(RemoteProtocolError, match="before the last was done"):
-        open_session().request_received(Open(ROOT))
+        open_session().request_received(OpenPayload(ROOT))
 
 
 def test_after_done_another_payload_may_be_asked_for_and_nothing_of_the_last() -> None:
     session = open_session()
     for _ in range(MAX_OUTSTANDING):
         session.request_received(WantChunk(0))
-    assert session.request_received(Done()) == EndTurn()
+    assert session.request_received(DownloadDone()) == EndTurn()
     with pytest.raises(RemoteProtocolError, match="before the stream was open"):
         session.request_received(WantChunk(0))
-    assert session.request_received(Open(b"\1" * 32)) == LookUp(b"\1" * 32, b"")
+    assert session.request_received(OpenPayload(b"\1" * 32)) == LookUp(b"\1" * 32, b"")
     session.found(num_chunks=2, holds={1}.__contains__)
     assert session.request_received(WantChunk(0)) == SendRefusal(Reason.UNKNOWN_CHUNK, 0)
     assert session.request_received(WantChunk(1)) == SendChunk(1)
@@ -104,9 +104,9 @@ def test_answering_what_was_not_asked_is_our_own_mistake() -> None:
 
 
 requests = st.one_of(
-    st.just(Open(ROOT)),
+    st.just(OpenPayload(ROOT)),
     st.just(WantHashes()),
-    st.just(Done()),
+    st.just(DownloadDone()),
     st.builds(WantChunk, st.integers(0, 5)),
     st.builds(Held, st.tuples(st.integers(0, 5))),
 )
@@ -114,7 +114,7 @@ requests = st.one_of(
 
 @given(st.lists(requests, max_size=20))
 def test_no_order_of_requests_gets_what_is_not_held(asked: list[Request]) -> None:
-    session = ServeSession()
+    session = UploadSession()
     for request in asked:
         try:
             effect = session.request_received(request)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.envelope import OVERHEAD_BYTES, Envelope, seal, unseal
+from protocols.envelope import OVERHEAD_BYTES, Envelope, seal_message, unseal
 from protocols.errors import (
     BadSignatureError,
     LocalProtocolError,
@@ -17,7 +17,7 @@ from protocols.status import StatusRequest
 from tests.protocols.samples import KEY, OTHER_KEY, SAMPLING
 
 CONTEXT = b"test/1\0"
-SEALED = seal(SAMPLING, KEY, context=CONTEXT, max_bytes=1000)
+SEALED = seal_message(SAMPLING, KEY, context=CONTEXT, max_bytes=1000)
 
 
 def test_what_is_sealed_unseals_to_the_same_message() -> None:
@@ -69,7 +69,7 @@ def test_sealed_bytes_over_the_limit_are_refused_on_both_sides() -> None:
         unseal(SEALED, SamplingParams, KEY.public_key(), context=CONTEXT, max_bytes=len(SEALED) - 1)
     assert caught.value.reason is Reason.TOO_LARGE
     with pytest.raises(LocalProtocolError):
-        seal(SAMPLING, KEY, context=CONTEXT, max_bytes=len(SEALED) - 1)
+        seal_message(SAMPLING, KEY, context=CONTEXT, max_bytes=len(SEALED) - 1)
 
 
 @pytest.mark.parametrize("length", [0, 100, 70_000])
@@ -77,6 +77,6 @@ def test_an_envelope_adds_no_more_than_it_says(length: int) -> None:
     request = StatusRequest("a" * length)
     envelope = Envelope.sign(request, KEY, context=CONTEXT)
 
-    sealed = seal(request, KEY, context=CONTEXT, max_bytes=200_000)
+    sealed = seal_message(request, KEY, context=CONTEXT, max_bytes=200_000)
 
     assert len(sealed) - len(envelope.payload) <= OVERHEAD_BYTES

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import advert, manifest, ticket
-from protocols.envelope import seal
+from protocols.envelope import seal_message
 from protocols.errors import (
     BadSignatureError,
     LocalProtocolError,
@@ -19,17 +19,17 @@ from protocols.manifest import FileRef, PayloadRef, PolicyManifest
 from protocols.reasons import Reason
 from tests.protocols.samples import KEY, MANIFEST, OTHER_KEY, RUN
 
-WIRE = manifest.write(MANIFEST, KEY)
+WIRE = manifest.sign_manifest(MANIFEST, KEY)
 
 
 def read(data: bytes, run: str = RUN) -> PolicyManifest:
-    return manifest.read(data, KEY.public_key(), run=RunId(run))
+    return manifest.verify_manifest(data, KEY.public_key(), run=RunId(run))
 
 
 def with_weights(**changes: object) -> bytes:
     """Return a sealed manifest whose weights payload is changed."""
     weights = msgspec.structs.replace(MANIFEST.weights, **changes)
-    return manifest.write(msgspec.structs.replace(MANIFEST, weights=weights), KEY)
+    return manifest.sign_manifest(msgspec.structs.replace(MANIFEST, weights=weights), KEY)
 
 
 def test_what_the_learner_signed_reads_back_as_written() -> None:
@@ -39,14 +39,14 @@ def test_what_the_learner_signed_reads_back_as_written() -> None:
 
 def test_what_another_key_signed_is_refused() -> None:
     with pytest.raises(BadSignatureError) as caught:
-        read(manifest.write(MANIFEST, OTHER_KEY))
+        read(manifest.sign_manifest(MANIFEST, OTHER_KEY))
     assert caught.value.reason is Reason.BAD_SIGNATURE
 
 
 @pytest.mark.parametrize("context", [ticket.SIGNING_CONTEXT, advert.SIGNING_CONTEXT])
 def test_a_signature_made_for_another_purpose_is_refused(context: bytes) -> None:
     with pytest.raises(BadSignatureError):
-        read(seal(MANIFEST, KEY, context=context, max_bytes=manifest.MAX_BYTES))
+        read(seal_message(MANIFEST, KEY, context=context, max_bytes=manifest.MAX_BYTES))
 
 
 def test_a_manifest_of_another_run_is_refused() -> None:
@@ -90,7 +90,7 @@ def test_the_assets_are_checked_as_the_weights_are() -> None:
     assets = msgspec.structs.replace(MANIFEST.assets, size_bytes=901)
 
     with pytest.raises(MalformedMessageError, match="add up"):
-        read(manifest.write(msgspec.structs.replace(MANIFEST, assets=assets), KEY))
+        read(manifest.sign_manifest(msgspec.structs.replace(MANIFEST, assets=assets), KEY))
 
 
 def test_a_file_named_twice_is_refused() -> None:
@@ -122,7 +122,7 @@ def test_a_payload_of_too_many_chunks_is_refused() -> None:
 def with_delta(**changes: object) -> bytes:
     """Return a sealed manifest whose delta is changed."""
     delta = msgspec.structs.replace(MANIFEST.deltas[0], **changes)
-    return manifest.write(msgspec.structs.replace(MANIFEST, deltas=(delta,)), KEY)
+    return manifest.sign_manifest(msgspec.structs.replace(MANIFEST, deltas=(delta,)), KEY)
 
 
 @pytest.mark.parametrize("base", [3, 4])
@@ -159,11 +159,11 @@ def test_two_deltas_on_one_base_are_refused_unless_their_codecs_differ() -> None
     delta = MANIFEST.deltas[0]
     twice = msgspec.structs.replace(MANIFEST, deltas=(delta, delta))
     with pytest.raises(MalformedMessageError, match="two deltas"):
-        read(manifest.write(twice, KEY))
+        read(manifest.sign_manifest(twice, KEY))
 
     other = msgspec.structs.replace(delta, codec="a-later-one")
     either = msgspec.structs.replace(MANIFEST, deltas=(delta, other))
-    assert read(manifest.write(either, KEY)) == either
+    assert read(manifest.sign_manifest(either, KEY)) == either
 
 
 def test_a_base_is_the_same_files_under_another_name() -> None:
@@ -185,7 +185,7 @@ def test_a_manifest_too_long_to_be_read_is_never_written() -> None:
     payload = PayloadRef(bytes(32), 1000 * len(many), manifest.MIN_CHUNK_BYTES, many)
 
     with pytest.raises(LocalProtocolError, match="limit 262144"):
-        manifest.write(msgspec.structs.replace(MANIFEST, weights=payload, assets=payload), KEY)
+        manifest.sign_manifest(msgspec.structs.replace(MANIFEST, weights=payload, assets=payload), KEY)
 
 
 @given(st.integers(1, 2**50), st.integers(18, 22).map(lambda bits: 1 << bits))

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import advert, manifest, ticket
-from protocols.envelope import seal
+from protocols.envelope import seal_message
 from protocols.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 from tests.protocols.samples import ADDRESS, KEY, OTHER_KEY, PEER, RUN, TICKET
 
-LINE = ticket.write(TICKET, KEY)
+LINE = ticket.format_ticket(TICKET, KEY)
 BEFORE_EXPIRY_S = TICKET.expires_unix_s - 1
 
 
@@ -24,11 +24,11 @@ def line_around(sealed: bytes) -> str:
 def test_a_ticket_is_one_line_that_reads_back_as_written() -> None:
     assert LINE.split() == [LINE]
     assert LINE.startswith("echo2-1:")
-    assert ticket.read(LINE, now_unix_s=BEFORE_EXPIRY_S) == TICKET
+    assert ticket.parse_ticket(LINE, now_unix_s=BEFORE_EXPIRY_S) == TICKET
 
 
 def test_white_space_around_a_pasted_ticket_does_not_matter() -> None:
-    assert ticket.read(f"  {LINE}\n", now_unix_s=BEFORE_EXPIRY_S) == TICKET
+    assert ticket.parse_ticket(f"  {LINE}\n", now_unix_s=BEFORE_EXPIRY_S) == TICKET
 
 
 def test_a_ticket_names_the_learner_by_its_key() -> None:
@@ -40,60 +40,60 @@ def test_a_ticket_names_the_learner_by_its_key() -> None:
 @pytest.mark.parametrize("length", range(len(ticket.PREFIX), len(LINE)))
 def test_a_ticket_cut_short_anywhere_says_so(length: int) -> None:
     with pytest.raises(RemoteProtocolError, match=r"cut short.*copy the whole line"):
-        ticket.read(LINE[:length], now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(LINE[:length], now_unix_s=BEFORE_EXPIRY_S)
 
 
 @pytest.mark.parametrize("text", ["", "echo2-", "echo2-2:AAAA", "hello", LINE[1:], "x" + LINE])
 def test_a_text_with_another_prefix_is_no_ticket(text: str) -> None:
     with pytest.raises(RemoteProtocolError, match="starts with 'echo2-1:'"):
-        ticket.read(text, now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(text, now_unix_s=BEFORE_EXPIRY_S)
 
 
 def test_bytes_after_a_ticket_are_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="bytes too many"):
-        ticket.read(LINE + "AAAA", now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(LINE + "AAAA", now_unix_s=BEFORE_EXPIRY_S)
 
 
 @pytest.mark.parametrize("extra", [" and more", "!", "\u00e9", "\n" + LINE])
 def test_characters_that_no_ticket_has_are_refused(extra: str) -> None:
     with pytest.raises(RemoteProtocolError, match="characters that no ticket has"):
-        ticket.read(LINE + extra, now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(LINE + extra, now_unix_s=BEFORE_EXPIRY_S)
 
 
 def test_a_text_far_too_long_is_refused_for_its_length() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        ticket.read(ticket.PREFIX + "A" * 10_000, now_unix_s=0)
+        ticket.parse_ticket(ticket.PREFIX + "A" * 10_000, now_unix_s=0)
     assert caught.value.reason is Reason.TOO_LARGE
 
 
 def test_a_ticket_holds_until_its_expiry_and_no_longer() -> None:
-    assert ticket.read(LINE, now_unix_s=TICKET.expires_unix_s - 0.001) == TICKET
+    assert ticket.parse_ticket(LINE, now_unix_s=TICKET.expires_unix_s - 0.001) == TICKET
     with pytest.raises(RemoteProtocolError, match="expired") as caught:
-        ticket.read(LINE, now_unix_s=TICKET.expires_unix_s)
+        ticket.parse_ticket(LINE, now_unix_s=TICKET.expires_unix_s)
     assert caught.value.reason is Reason.EXPIRED
 
 
 def test_an_expired_ticket_says_of_which_run_and_since_when() -> None:
     with pytest.raises(RemoteProtocolError, match=rf"'{RUN}' expired 2\.0 h ago"):
-        ticket.read(LINE, now_unix_s=TICKET.expires_unix_s + 7200)
+        ticket.parse_ticket(LINE, now_unix_s=TICKET.expires_unix_s + 7200)
 
 
 def test_a_forged_ticket_is_refused_even_when_it_has_expired() -> None:
     forged = line_around(
-        seal(TICKET, OTHER_KEY, context=ticket.SIGNING_CONTEXT, max_bytes=ticket.MAX_BYTES)
+        seal_message(TICKET, OTHER_KEY, context=ticket.SIGNING_CONTEXT, max_bytes=ticket.MAX_BYTES)
     )
 
     with pytest.raises(RemoteProtocolError) as caught:
-        ticket.read(forged, now_unix_s=TICKET.expires_unix_s + 1)
+        ticket.parse_ticket(forged, now_unix_s=TICKET.expires_unix_s + 1)
     assert caught.value.reason is Reason.BAD_SIGNATURE
 
 
 @pytest.mark.parametrize("context", [manifest.SIGNING_CONTEXT, advert.SIGNING_CONTEXT])
 def test_a_signature_made_for_another_purpose_makes_no_ticket(context: bytes) -> None:
-    line = line_around(seal(TICKET, KEY, context=context, max_bytes=ticket.MAX_BYTES))
+    line = line_around(seal_message(TICKET, KEY, context=context, max_bytes=ticket.MAX_BYTES))
 
     with pytest.raises(RemoteProtocolError) as caught:
-        ticket.read(line, now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(line, now_unix_s=BEFORE_EXPIRY_S)
     assert caught.value.reason is Reason.BAD_SIGNATURE
 
 
@@ -103,7 +103,7 @@ def test_an_altered_ticket_is_told_to_be_damaged(where: int) -> None:
     sealed[where] ^= 0x81
 
     with pytest.raises(RemoteProtocolError, match="the ticket is damaged; copy it again, whole"):
-        ticket.read(line_around(bytes(sealed)), now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(line_around(bytes(sealed)), now_unix_s=BEFORE_EXPIRY_S)
 
 
 @given(st.data())
@@ -113,29 +113,29 @@ def test_a_ticket_with_a_flipped_byte_is_never_accepted(data: st.DataObject) -> 
     sealed[where] ^= data.draw(st.integers(1, 255))
 
     with pytest.raises(RemoteProtocolError):
-        ticket.read(line_around(bytes(sealed)), now_unix_s=BEFORE_EXPIRY_S)
+        ticket.parse_ticket(line_around(bytes(sealed)), now_unix_s=BEFORE_EXPIRY_S)
 
 
 @given(st.text(max_size=60), st.booleans())
 def test_any_text_raises_nothing_but_a_protocol_error(text: str, with_prefix: bool) -> None:
     with suppress(ProtocolError):
-        ticket.read(ticket.PREFIX * with_prefix + text, now_unix_s=0)
+        ticket.parse_ticket(ticket.PREFIX * with_prefix + text, now_unix_s=0)
 
 
 @given(st.binary(max_size=120))
 def test_any_bytes_in_a_line_raise_nothing_but_a_protocol_error(data: bytes) -> None:
     with suppress(ProtocolError):
-        ticket.read(line_around(data), now_unix_s=0)
+        ticket.parse_ticket(line_around(data), now_unix_s=0)
 
 
 def test_the_longest_lawful_ticket_can_be_read() -> None:
     longest = ticket.Ticket("r" * 64, TICKET.learner_key, (ADDRESS,) * ticket.MAX_ADDRESSES, 1)
 
-    assert ticket.read(ticket.write(longest, KEY), now_unix_s=0) == longest
+    assert ticket.parse_ticket(ticket.format_ticket(longest, KEY), now_unix_s=0) == longest
 
 
 def test_a_ticket_too_long_to_be_read_is_never_written() -> None:
     long = ticket.Ticket(RUN, TICKET.learner_key, ("a" * 256,) * ticket.MAX_ADDRESSES, 1)
 
     with pytest.raises(LocalProtocolError, match="limit 4096"):
-        ticket.write(long, KEY)
+        ticket.format_ticket(long, KEY)

@@ -11,7 +11,7 @@ from benchmarks.attacks.wire import Wire
 from echo2swarm.system.errors import NetworkError
 from protocols import bulk
 from protocols import heartbeat
-from protocols.bulk import CallBack, Entrance
+from protocols.bulk import CallBack, DialTarget
 
 PER_IDENTITY: Final = 8
 """Requests of one identity at once."""
@@ -25,7 +25,7 @@ async def run(scene: Scene) -> None:
     async def ask(wire: Wire) -> None:
         while not wire.is_closed:
             await scene.turn()
-            entrance = Entrance(
+            entrance = DialTarget(
                 certificate_sha256=secrets.token_bytes(32),
                 token=secrets.token_bytes(bulk.TOKEN_BYTES),
                 addresses=(scene.order.victim,),

@@ -19,25 +19,25 @@ import trio
 
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.bulk import tls
-from echo2swarm.network.addresses import merge
+from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.bulk.dial import DIAL_S, Caller, dial, place_of
-from echo2swarm.network.bulk.routes import Routes, Way
+from echo2swarm.network.bulk.routes import Routes, BulkRoute
 from echo2swarm.network.bulk.socket import BrokenError, Filling, TlsSocket
 from echo2swarm.network.bulk.stream import TlsStream
-from echo2swarm.network.bulk.tokens import Tickets
+from echo2swarm.network.bulk.tokens import TokenBook
 from echo2swarm.network.admission.dial_policy import DialPolicy
 from echo2swarm.network.serving import Service
 from echo2swarm.network.admission.throttle import Throttle
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     TOKEN_BYTES,
-    Ask,
+    DialRequest,
     CallBack,
     Called,
-    Entrance,
+    DialTarget,
     Obstacle,
-    Offer,
-    Refused,
+    DialInvitation,
+    BulkRefused,
     Reply,
     Request,
 )
@@ -82,7 +82,7 @@ class _HandOver:
     to: "trio.MemorySendChannel[TlsSocket]"
 
 
-class Bulk:
+class BulkChannel:
     """Opens and serves bulk streams.
 
     Args:
@@ -111,14 +111,14 @@ class Bulk:
         self._host_of = host_of
         self._policy = policy
         self._calling_back: Counter[PeerId] = Counter()
-        self._addresses = merge(addresses)
+        self._addresses = merge_addresses(addresses)
         self._services = services
         self._nursery = nursery
         self._certificate = tls.Certificate()
         self._accepting = self._certificate.accepting()
         self._dialling = tls.dialling()
         self._threads = trio.CapacityLimiter(MAX_THREADS)
-        self._tickets: Tickets[_Serve | _HandOver] = Tickets()
+        self._tickets: TokenBook[_Serve | _HandOver] = TokenBook()
         self._routes = Routes(is_dialable=bool(addresses))
         self._streams: dict[TlsStream, PeerId] = {}
         self._throttle = Throttle()
@@ -132,9 +132,9 @@ class Bulk:
         for way in self._routes.ways_to(peer, now_s=trio.current_time()):
             try:
                 match way:
-                    case Way.DIAL:
+                    case BulkRoute.DIAL:
                         connection = await self._dial(peer, protocol)
-                    case Way.CALL_BACK:
+                    case BulkRoute.CALL_BACK:
                         connection = await self._be_called(peer, protocol)
                     case _:
                         assert_never(way)
@@ -152,11 +152,11 @@ class Bulk:
         return None
 
     async def _dial(self, peer: PeerId, protocol: str) -> TlsSocket | Obstacle:
-        match await self._ask(peer, Ask(protocol), ANSWER_S):
-            case Offer(entrance):
-                places = merge(self._where(peer), self._places_at_its_host(peer, entrance))
+        match await self._ask(peer, DialRequest(protocol), ANSWER_S):
+            case DialInvitation(entrance):
+                places = merge_addresses(self._where(peer), self._places_at_its_host(peer, entrance))
                 return await self._enter(peer, entrance, places) or Obstacle.UNREACHABLE
-            case Refused(why):
+            case BulkRefused(why):
                 return why
             case Called():
                 raise RemoteProtocolError("called without being asked to")
@@ -175,9 +175,9 @@ class Bulk:
                     with trio.move_on_after(ANSWER_S):
                         return await caller.receive()
                     return Obstacle.UNREACHABLE
-                case Refused(why):
+                case BulkRefused(why):
                     return why
-                case Offer():
+                case DialInvitation():
                     raise RemoteProtocolError("offered what was not asked for")
                 case other:
                     assert_never(other)
@@ -193,7 +193,7 @@ class Bulk:
         return reply
 
     async def _enter(
-        self, peer: PeerId, entrance: Entrance, places: Sequence[str]
+        self, peer: PeerId, entrance: DialTarget, places: Sequence[str]
     ) -> TlsSocket | None:
         caller = Caller(
             begin=lambda where: (
@@ -204,7 +204,7 @@ class Bulk:
         )
         return await dial(places, entrance, self._dialling, self._threads, caller)
 
-    def _places_at_its_host(self, peer: PeerId, entrance: Entrance) -> tuple[str, ...]:
+    def _places_at_its_host(self, peer: PeerId, entrance: DialTarget) -> tuple[str, ...]:
         """Return the ports that a peer names, at the host from which it is connected to us.
 
         Whatever host it names: it has nobody dialled but itself.
@@ -217,8 +217,8 @@ class Bulk:
         places = (f"/{family}/{host}/tcp/{port}" for port in ports)
         return tuple(where for where in places if not self._policy.objection(where))[:MAX_PORTS]
 
-    def _entrance(self, token: bytes) -> Entrance:
-        return Entrance(self._certificate.sha256, token, self._addresses)
+    def _entrance(self, token: bytes) -> DialTarget:
+        return DialTarget(self._certificate.sha256, token, self._addresses)
 
     # Answering.
 
@@ -229,18 +229,18 @@ class Bulk:
 
     async def _reply(self, peer: PeerId, asked: Request) -> Reply:
         if asked.protocol not in self._services:
-            return Refused(Obstacle.UNKNOWN_PROTOCOL)
+            return BulkRefused(Obstacle.UNKNOWN_PROTOCOL)
         if self._is_full(peer):
-            return Refused(Obstacle.BUSY)
+            return BulkRefused(Obstacle.BUSY)
         match asked:
-            case Ask(protocol):
+            case DialRequest(protocol):
                 return self._offer(peer, protocol)
             case CallBack(protocol, entrance):
                 places = self._places_at_its_host(peer, entrance)
                 if not places:
-                    return Refused(Obstacle.UNREACHABLE)
+                    return BulkRefused(Obstacle.UNREACHABLE)
                 if not self._may_call_back(peer):
-                    return Refused(Obstacle.BUSY)
+                    return BulkRefused(Obstacle.BUSY)
                 self._calling_back[peer] += 1
                 self._nursery.start_soon(self._call_back, peer, protocol, entrance, places)
                 return Called()
@@ -254,7 +254,7 @@ class Bulk:
         )
 
     async def _call_back(
-        self, peer: PeerId, protocol: str, entrance: Entrance, places: Sequence[str]
+        self, peer: PeerId, protocol: str, entrance: DialTarget, places: Sequence[str]
     ) -> None:
         """Dial a peer that was told so before: neither the answer nor its time tells what came."""
         connection: TlsSocket | None = None
@@ -270,13 +270,13 @@ class Bulk:
         if connection is not None:
             await self._serve(connection, peer, protocol)
 
-    def _offer(self, peer: PeerId, protocol: str) -> Offer | Refused:
+    def _offer(self, peer: PeerId, protocol: str) -> DialInvitation | BulkRefused:
         if not self._addresses:
-            return Refused(Obstacle.UNREACHABLE)
+            return BulkRefused(Obstacle.UNREACHABLE)
         token = secrets.token_bytes(TOKEN_BYTES)
         if not self._tickets.issue(token, peer, _Serve(protocol), now_s=trio.current_time()):
-            return Refused(Obstacle.BUSY)
-        return Offer(self._entrance(token))
+            return BulkRefused(Obstacle.BUSY)
+        return DialInvitation(self._entrance(token))
 
     def _is_full(self, peer: PeerId) -> bool:
         counts = Counter(self._streams.values())

@@ -9,7 +9,7 @@ import trio
 
 from echo2swarm.network.bulk import tls
 from echo2swarm.network.bulk.socket import BrokenError, TlsSocket
-from protocols.bulk import Entrance
+from protocols.bulk import DialTarget
 
 DIAL_S: Final = 3.0
 MAX_DIALS: Final = 6
@@ -18,7 +18,7 @@ STAGGER_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TcpAddress:
     """Where TCP can go."""
 
     host: str
@@ -35,20 +35,20 @@ class Caller:
     failed: Callable[[str], None]
 
 
-def place_of(address: str) -> Place | None:
+def place_of(address: str) -> TcpAddress | None:
     """Return where a multiaddress leads, if that is a plain TCP port."""
     match address.split("/"):
         case ["", "ip4" | "ip6" | "dns" | "dns4" | "dns6", host, "tcp", port] if (
             host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536
         ):
-            return Place(host, int(port))
+            return TcpAddress(host, int(port))
         case _:
             return None
 
 
 async def dial(
     addresses: Sequence[str],
-    entrance: Entrance,
+    entrance: DialTarget,
     context: ssl.SSLContext,
     threads: trio.CapacityLimiter,
     caller: Caller,
@@ -59,7 +59,7 @@ async def dial(
     """
     found: list[TlsSocket] = []
 
-    async def attempt(where: str, place: Place, after_s: float) -> None:
+    async def attempt(where: str, place: TcpAddress, after_s: float) -> None:
         await trio.sleep(after_s)
         if not caller.begin(where):
             return
@@ -92,7 +92,7 @@ async def dial(
 
 
 async def _connect(
-    place: Place,
+    place: TcpAddress,
     certificate_sha256: bytes,
     context: ssl.SSLContext,
     threads: trio.CapacityLimiter,

@@ -9,7 +9,7 @@ MEMORY_S: Final = 300.0
 """So long a way that failed is not tried again: each try costs seconds."""
 
 
-class Way(Enum):
+class BulkRoute(Enum):
     """How a bulk connection comes about."""
 
     DIAL = auto()
@@ -22,14 +22,14 @@ class Routes:
     """What is known about ways to peers."""
 
     def __init__(self, *, is_dialable: bool) -> None:
-        self._ways = (Way.DIAL, Way.CALL_BACK) if is_dialable else (Way.DIAL,)
-        self._failed: dict[tuple[PeerId, Way], float] = {}
+        self._ways = (BulkRoute.DIAL, BulkRoute.CALL_BACK) if is_dialable else (BulkRoute.DIAL,)
+        self._failed: dict[tuple[PeerId, BulkRoute], float] = {}
 
-    def ways_to(self, peer: PeerId, *, now_s: float) -> tuple[Way, ...]:
+    def ways_to(self, peer: PeerId, *, now_s: float) -> tuple[BulkRoute, ...]:
         """Return the ways worth trying now, the better first."""
         self._failed = {key: until_s for key, until_s in self._failed.items() if until_s > now_s}
         return tuple(way for way in self._ways if (peer, way) not in self._failed)
 
-    def failed(self, peer: PeerId, way: Way, *, now_s: float) -> None:
+    def failed(self, peer: PeerId, way: BulkRoute, *, now_s: float) -> None:
         """Note that ``way`` leads nowhere."""
         self._failed[peer, way] = now_s + MEMORY_S

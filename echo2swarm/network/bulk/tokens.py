@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket(Generic[T]):
+class TokenGrant(Generic[T]):
     """What a token stands for."""
 
     peer: PeerId
@@ -28,11 +28,11 @@ class Ticket(Generic[T]):
     expires_s: float
 
 
-class Tickets(Generic[T]):
+class TokenBook(Generic[T]):
     """The tokens given out and not shown yet; the oldest is first."""
 
     def __init__(self) -> None:
-        self._by_hash: dict[bytes, Ticket[T]] = {}
+        self._by_hash: dict[bytes, TokenGrant[T]] = {}
 
     def __len__(self) -> int:
         return len(self._by_hash)
@@ -51,10 +51,10 @@ class Tickets(Generic[T]):
             return False
         if len(self) >= MAX_TICKETS and not self._drop_of_whoever_holds_most(peer):
             return False
-        self._by_hash[_key(token)] = Ticket(peer, purpose, now_s + TOKEN_LIFE_S)
+        self._by_hash[_key(token)] = TokenGrant(peer, purpose, now_s + TOKEN_LIFE_S)
         return True
 
-    def redeem(self, token: bytes, *, now_s: float) -> Ticket[T] | None:
+    def redeem(self, token: bytes, *, now_s: float) -> TokenGrant[T] | None:
         """Return what ``token`` stands for, once; None if it is worth nothing."""
         self._forget_expired(now_s)
         return self._by_hash.pop(_key(token), None)

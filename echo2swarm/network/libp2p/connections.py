@@ -15,13 +15,13 @@ from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
 from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.addresses import merge
+from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.base import IsProven, PeerInfo
 from echo2swarm.network.admission.dial_policy import target_of
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.host import peer_store_addresses
-from echo2swarm.network.libp2p.holepunch import Meetings
+from echo2swarm.network.libp2p.holepunch import HolePunching
 from echo2swarm.network.serving import leaves
 from echo2swarm.network.admission.unread import who_has_to_go
 from protocols.ids import PeerId, short
@@ -50,7 +50,7 @@ class Connections:
         self._known: dict[PeerId, tuple[str, ...]] = {}
         self._undiallable: dict[PeerId, float] = {}
         self._dial_locks: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
-        self.meetings: Meetings | None = None
+        self.meetings: HolePunching | None = None
         """How to connect to peers who can't be dialled, if anybody helps."""
 
     def peers(self) -> frozenset[PeerId]:
@@ -137,7 +137,7 @@ class Connections:
     def learn(self, info: PeerInfo, *, is_hearsay: bool = False) -> None:
         """Note where a peer was found, or is said to be, for the next time."""
         before = self._known.pop(info.peer, ())
-        addresses = merge(before, info.addresses) if is_hearsay else merge(info.addresses, before)
+        addresses = merge_addresses(before, info.addresses) if is_hearsay else merge_addresses(info.addresses, before)
         self._known[info.peer] = addresses
         if len(self._known) > MAX_KNOWN_PEERS:
             del self._known[next(iter(self._known))]
@@ -147,7 +147,7 @@ class Connections:
 
     def known_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where ``peer`` may be, first where it answered last."""
-        return merge(self._known.get(peer, ()), peer_store_addresses(self._host, peer))
+        return merge_addresses(self._known.get(peer, ()), peer_store_addresses(self._host, peer))
 
     def good_addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return where ``peer`` has proven its key, or the run's owner says that it is."""

@@ -14,7 +14,7 @@ from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
 from libp2p.peer.id import ID
 from libp2p.records.validator import NamespacedValidator, Validator
 
-from echo2swarm.network.addresses import merge
+from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.admission.dial_policy import DialPolicy
 from echo2swarm.network.libp2p.host import peer_store_addresses, texts
@@ -104,10 +104,10 @@ class Dht:
             peer = peer_name(info.peer_id)
             if peer is not None and info.peer_id != self._own:
                 places = [text for text in texts(info.addrs) if not self._policy.objection(text)]
-                found[peer] = merge(found.get(peer, ()), places)
+                found[peer] = merge_addresses(found.get(peer, ()), places)
         return [
             PeerInfo(
-                peer=peer, addresses=merge(found[peer], peer_store_addresses(self._host, peer))
+                peer=peer, addresses=merge_addresses(found[peer], peer_store_addresses(self._host, peer))
             )
             for peer in sorted(found)
         ]

@@ -13,7 +13,7 @@ from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.served_stream import ServedStream
 from protocols.ids import PeerId
-from protocols.holepunch import MAX_BYTES, Place
+from protocols.holepunch import MAX_BYTES, TcpEndpoint
 
 Negotiate = Callable[[INetConn, PeerId, str], Awaitable[INetStream]]
 """Opens a stream of a protocol on a connection to a peer, or raises NetworkError."""
@@ -43,22 +43,22 @@ def muxed_of(stream: Stream) -> BulkYamux:
     return stream.connection
 
 
-def ends_of(muxed: BulkYamux) -> tuple[Place, Place]:
+def ends_of(muxed: BulkYamux) -> tuple[TcpEndpoint, TcpEndpoint]:
     """Return our end of a connection, and the other as we see it."""
     raw = muxed.secured_conn.conn.read_writer.read_write_closer
     return ends_of_socket(raw.stream.stream.socket)
 
 
-def ends_of_socket(sock: trio.socket.SocketType) -> tuple[Place, Place]:
+def ends_of_socket(sock: trio.socket.SocketType) -> tuple[TcpEndpoint, TcpEndpoint]:
     """Return the local and the remote end of a connected socket."""
     return _place(sock.getsockname()), _place(sock.getpeername())
 
 
-def _place(name: tuple[str, int, *tuple[int, ...]]) -> Place:
+def _place(name: tuple[str, int, *tuple[int, ...]]) -> TcpEndpoint:
     address = ipaddress.ip_address(name[0].partition("%")[0])
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped  # A port open for both kinds shows them like this.
-    return Place(str(address), name[1])
+    return TcpEndpoint(str(address), name[1])
 
 
 @asynccontextmanager

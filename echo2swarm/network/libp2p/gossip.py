@@ -19,7 +19,7 @@ from echo2swarm.network.base import MAX_GOSSIP_BYTES
 from echo2swarm.network.admission.gossip_guard import GossipGuard
 from echo2swarm.network.serving import Subscription
 from protocols.errors import LocalProtocolError
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId, short
 
 PROTOCOL: Final = TProtocol("/meshsub/1.1.0")
@@ -169,11 +169,11 @@ class Gossip:
         if author == self._own:
             return False  # It was on its way for longer than it is remembered.
         fate = subscription.judge(author, message.data)
-        if fate is Fate.REJECT:
+        if fate is Validation.REJECT:
             self._fault(forwarder, subscription, "it is rejected")
-        if fate is not Fate.ACCEPT:
+        if fate is not Validation.ACCEPT:
             self.pubsub._mark_msg_seen(message)
-        return fate is Fate.ACCEPT
+        return fate is Validation.ACCEPT
 
     def _fault(self, forwarder: ID, subscription: Subscription, fault: str) -> None:
         neighbour = PeerId(str(forwarder))

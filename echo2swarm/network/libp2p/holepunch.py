@@ -39,14 +39,14 @@ from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     MAX_BYTES,
     MIN_PORT,
-    Accept,
-    Ask,
+    PunchAccept,
+    PunchRequest,
     AskReply,
-    Declined,
-    Fault,
-    Go,
-    Invite,
-    Place,
+    PunchDeclined,
+    PunchFault,
+    PunchGo,
+    PunchInvite,
+    TcpEndpoint,
     parse_place,
 )
 
@@ -73,12 +73,12 @@ _log = structlog.get_logger()
 class _NoMeetingError(NetworkError):
     """A meeting did not come about."""
 
-    def __init__(self, fault: Fault, message: str) -> None:
+    def __init__(self, fault: PunchFault, message: str) -> None:
         super().__init__(message)
         self.fault = fault
 
 
-class Meetings:
+class HolePunching:
     """Asks for meetings, and follows invitations to them.
 
     Args:
@@ -151,9 +151,9 @@ class Meetings:
                 break
             except _NoMeetingError as exc:
                 failure = exc
-                if exc.fault is Fault.UNABLE:
+                if exc.fault is PunchFault.UNABLE:
                     self._hopeless[peer] = trio.current_time() + HOPELESS_S
-                if exc.fault is not Fault.NOT_HERE:
+                if exc.fault is not PunchFault.NOT_HERE:
                     break
             except NetworkError as exc:
                 failure = exc
@@ -173,7 +173,7 @@ class Meetings:
             except OSError as exc:
                 raise NetworkError(f"can't use port {local.port} again: {exc.strerror}") from exc
         except _NoMeetingError as exc:
-            if exc.fault is Fault.CROSSED:
+            if exc.fault is PunchFault.CROSSED:
                 return await self._wait_for(peer)
             raise
         finally:
@@ -181,27 +181,27 @@ class Meetings:
 
     async def _ask(
         self, peer: PeerId, go_between: PeerId, connection: INetConn
-    ) -> tuple[Place, tuple[Place, ...]]:
+    ) -> tuple[TcpEndpoint, tuple[TcpEndpoint, ...]]:
         local, _ = ends_of(connection.muxed_conn)
         if local.port < MIN_PORT:
-            raise _NoMeetingError(Fault.UNABLE, f"port {local.port} is not for meetings")
+            raise _NoMeetingError(PunchFault.UNABLE, f"port {local.port} is not for meetings")
         async with stream_on(connection, go_between, ASK_PROTOCOL_ID, self._negotiate) as stream:
-            await stream.send(encode(Ask(peer, local.port), max_bytes=MAX_BYTES))
+            await stream.send(encode(PunchRequest(peer, local.port), max_bytes=MAX_BYTES))
             reply: AskReply = decode(await stream.receive(), AskReply, max_bytes=MAX_BYTES)
-        if isinstance(reply, Declined):
+        if isinstance(reply, PunchDeclined):
             raise _NoMeetingError(
                 reply.fault, f"{short(go_between)} can't bring us together: {reply.fault.value}"
             )
         return local, self._admitted(reply.places, peer)
 
-    def _admitted(self, places: Sequence[str], peer: PeerId) -> tuple[Place, ...]:
+    def _admitted(self, places: Sequence[str], peer: PeerId) -> tuple[TcpEndpoint, ...]:
         """Return to which of the places that a go-between tells we connect.
 
         Raises:
             MalformedMessageError: one of them is none.
             NetworkError: to none of them.
         """
-        admitted: list[Place] = []
+        admitted: list[TcpEndpoint] = []
         why = ""
         for place in dict.fromkeys(map(parse_place, places)):
             refusal = self._policy.begin(peer, str(place), told_by=peer, now_s=trio.current_time())
@@ -245,21 +245,21 @@ class Meetings:
 
     async def follow_invitation(self, stream: Stream) -> None:
         """Answer a go-between that somebody has asked for us, and connect to who asked."""
-        invite: Invite = decode(await stream.receive(), Invite, max_bytes=MAX_BYTES)
+        invite: PunchInvite = decode(await stream.receive(), PunchInvite, max_bytes=MAX_BYTES)
         peer = PeerId(invite.peer_id)
         public_key_of(peer)
         connection = muxed_of(stream)
         local, _ = ends_of(connection)
         fault = self._objection(stream.peer, peer)
         if fault is None and (local.port < MIN_PORT or not connection.is_initiator):
-            fault = Fault.UNABLE
+            fault = PunchFault.UNABLE
         if fault is not None:
-            await stream.send(encode(Declined(fault), max_bytes=MAX_BYTES))
+            await stream.send(encode(PunchDeclined(fault), max_bytes=MAX_BYTES))
             return
         self._answering.add(peer)
         try:
-            await stream.send(encode(Accept(local.port), max_bytes=MAX_BYTES))
-            go: Go = decode(await stream.receive(), Go, max_bytes=MAX_BYTES)
+            await stream.send(encode(PunchAccept(local.port), max_bytes=MAX_BYTES))
+            go: PunchGo = decode(await stream.receive(), PunchGo, max_bytes=MAX_BYTES)
             with trio.move_on_after(PUNCH_S):
                 remote = self._admitted(go.places, peer)
                 async with self._puncher.connections(local, remote, retry_s=RETRY_S[1]) as sockets:
@@ -269,13 +269,13 @@ class Meetings:
         finally:
             self._answering.discard(peer)
 
-    def _objection(self, go_between: PeerId, peer: PeerId) -> Fault | None:
+    def _objection(self, go_between: PeerId, peer: PeerId) -> PunchFault | None:
         if go_between not in self._go_betweens:
-            return Fault.UNABLE
+            return PunchFault.UNABLE
         if peer in self._answering or len(self._answering) >= MAX_MEETINGS:
-            return Fault.BUSY
+            return PunchFault.BUSY
         if peer in self._asking and self._peer < peer:
-            return Fault.CROSSED
+            return PunchFault.CROSSED
         return None
 
     async def _first_from(

@@ -17,13 +17,13 @@ from protocols.ids import PeerId, public_key_of, short
 from protocols.holepunch import (
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
-    Ask,
-    Declined,
-    Fault,
-    Go,
-    Invite,
+    PunchRequest,
+    PunchDeclined,
+    PunchFault,
+    PunchGo,
+    PunchInvite,
     InviteReply,
-    Place,
+    TcpEndpoint,
     places_of,
 )
 
@@ -41,12 +41,12 @@ _log = structlog.get_logger()
 
 
 class _DeclinedError(Exception):
-    def __init__(self, fault: Fault, why: str) -> None:
+    def __init__(self, fault: PunchFault, why: str) -> None:
         super().__init__(why)
         self.fault = fault
 
 
-class GoBetween:
+class HolePunchCoordinator:
     """Invites whom a caller asks for, and tells both when and where to connect.
 
     Args:
@@ -61,7 +61,7 @@ class GoBetween:
 
     async def bring_together(self, stream: Stream) -> None:
         """Invite whom the caller asks for, and send both on their way."""
-        ask: Ask = decode(await stream.receive(), Ask, max_bytes=MAX_BYTES)
+        ask: PunchRequest = decode(await stream.receive(), PunchRequest, max_bytes=MAX_BYTES)
         caller, callee = stream.peer, PeerId(ask.peer_id)
         public_key_of(callee)
         if callee == caller:
@@ -71,36 +71,36 @@ class GoBetween:
             await self._invite(callee, stream, places_of(seen, ask.local_port))
         except _DeclinedError as exc:
             _log.debug("meeting.declined", caller=short(caller), error=str(exc))
-            await stream.send(encode(Declined(exc.fault), max_bytes=MAX_BYTES))
+            await stream.send(encode(PunchDeclined(exc.fault), max_bytes=MAX_BYTES))
 
     async def _invite(
-        self, callee: PeerId, caller: Stream, caller_places: tuple[Place, ...]
+        self, callee: PeerId, caller: Stream, caller_places: tuple[TcpEndpoint, ...]
     ) -> None:
         if not self._may_ask(caller.peer):
-            raise _DeclinedError(Fault.BUSY, "asks too often")
+            raise _DeclinedError(PunchFault.BUSY, "asks too often")
         connection = connection_to(self._host, callee, is_dialled=False)
         if connection is None:
-            raise _DeclinedError(Fault.NOT_HERE, f"{short(callee)} is not connected")
+            raise _DeclinedError(PunchFault.NOT_HERE, f"{short(callee)} is not connected")
         try:
             with trio.fail_after(ANSWER_S):
                 async with stream_on(
                     connection, callee, INVITE_PROTOCOL_ID, self._negotiate
                 ) as invited:
-                    await invited.send(encode(Invite(caller.peer), max_bytes=MAX_BYTES))
+                    await invited.send(encode(PunchInvite(caller.peer), max_bytes=MAX_BYTES))
                     reply: InviteReply = decode(
                         await invited.receive(), InviteReply, max_bytes=MAX_BYTES
                     )
-                    if isinstance(reply, Declined):
+                    if isinstance(reply, PunchDeclined):
                         raise _DeclinedError(reply.fault, f"{short(callee)} declines")
                     _, seen = ends_of(connection.muxed_conn)
                     callee_places = places_of(seen, reply.local_port)
                     if not (caller_places and callee_places):
-                        raise _DeclinedError(Fault.UNABLE, "no usable place")
+                        raise _DeclinedError(PunchFault.UNABLE, "no usable place")
                     # Now every millisecond between the two makes it less likely.
                     await invited.send(_go(caller_places))
                     await caller.send(_go(callee_places))
         except (trio.TooSlowError, NetworkError, RemoteProtocolError) as exc:
-            raise _DeclinedError(Fault.UNABLE, f"{short(callee)}: {exc!r}") from exc
+            raise _DeclinedError(PunchFault.UNABLE, f"{short(callee)}: {exc!r}") from exc
 
     def _may_ask(self, caller: PeerId) -> bool:
         throttle = self._throttles.pop(caller, None) or Throttle(
@@ -112,5 +112,5 @@ class GoBetween:
         return throttle.admit(trio.current_time()) is not None
 
 
-def _go(places: tuple[Place, ...]) -> bytes:
-    return encode(Go(tuple(map(str, places))), max_bytes=MAX_BYTES)
+def _go(places: tuple[TcpEndpoint, ...]) -> bytes:
+    return encode(PunchGo(tuple(map(str, places))), max_bytes=MAX_BYTES)

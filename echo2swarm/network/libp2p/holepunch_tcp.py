@@ -17,7 +17,7 @@ from typing import Final
 
 import trio
 
-from protocols.holepunch import Place
+from protocols.holepunch import TcpEndpoint
 
 ATTEMPT_S: Final = 2.5
 """Long enough for the packet that is sent again after a second to make the round trip."""
@@ -40,11 +40,11 @@ class Puncher:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._ports: dict[Place, _Port] = {}
+        self._ports: dict[TcpEndpoint, _Port] = {}
 
     @asynccontextmanager
     async def connections(
-        self, local: Place, remote: Sequence[Place], *, retry_s: float
+        self, local: TcpEndpoint, remote: Sequence[TcpEndpoint], *, retry_s: float
     ) -> AsyncIterator[trio.MemoryReceiveChannel[trio.SocketStream]]:
         """Try to connect for the time of the context; the channel yields what came about.
 
@@ -84,7 +84,7 @@ def share_port(sock: trio.socket.SocketType | socket.socket) -> None:
         sock.setsockopt(socket.SOL_SOCKET, option, 1)
 
 
-def _socket_on(local: Place) -> socket.socket:
+def _socket_on(local: TcpEndpoint) -> socket.socket:
     family = socket.AF_INET6 if ":" in local.host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -99,8 +99,8 @@ def _socket_on(local: Place) -> socket.socket:
 class _Port:
     """Listens on a shared port, and hands what comes in to who waits for it."""
 
-    def __init__(self, local: Place) -> None:
-        self.waiting: dict[_Sender, tuple[Place, ...]] = {}
+    def __init__(self, local: TcpEndpoint) -> None:
+        self.waiting: dict[_Sender, tuple[TcpEndpoint, ...]] = {}
         sock = _socket_on(local)
         try:
             sock.listen(MAX_UNCLAIMED)
@@ -112,7 +112,7 @@ class _Port:
         self._news = trio.Event()
         self._sock = trio.socket.from_stdlib_socket(sock)
 
-    def expect(self, remote: Sequence[Place], send: _Sender) -> None:
+    def expect(self, remote: Sequence[TcpEndpoint], send: _Sender) -> None:
         """From now on, ``send`` gets what comes from ``remote``."""
         self.waiting[send] = tuple(remote)
         self._news.set()
@@ -135,7 +135,7 @@ class _Port:
     async def _deliver(self, stream: trio.SocketStream) -> None:
         send = None
         try:
-            place = Place(*stream.socket.getpeername()[:2])
+            place = TcpEndpoint(*stream.socket.getpeername()[:2])
             with trio.move_on_after(CLAIM_S):
                 while (send := self._who_waits_for(place)) is None:
                     await self._news.wait()
@@ -148,7 +148,7 @@ class _Port:
         if send is not None:
             await _hand_over(stream, send)
 
-    def _who_waits_for(self, place: Place, *, at_any_port: bool = False) -> _Sender | None:
+    def _who_waits_for(self, place: TcpEndpoint, *, at_any_port: bool = False) -> _Sender | None:
         for send, places in self.waiting.items():
             if place in places or (at_any_port and any(place.host == p.host for p in places)):
                 return send
@@ -159,7 +159,7 @@ class _Port:
         self._sock.close()
 
 
-async def _dial(local: Place, place: Place, retry_s: float, send: _Sender) -> None:
+async def _dial(local: TcpEndpoint, place: TcpEndpoint, retry_s: float, send: _Sender) -> None:
     while True:
         with trio.move_on_after(ATTEMPT_S):
             try:

@@ -18,7 +18,7 @@ from multiaddr import Multiaddr
 from multiaddr.utils import get_network_addrs
 
 from echo2swarm.system.identity import Identity
-from echo2swarm.network.addresses import merge
+from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.admission.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.negotiation import Negotiation
@@ -153,7 +153,7 @@ def _interfaces(family: str, *, with_loopback: bool) -> tuple[str, ...]:
 def texts(addresses: Iterable[object]) -> tuple[str, ...]:
     """Return multiaddresses as text, without the ``/p2p/`` part; leaves out what is too long."""
     plain = (str(address).partition("/p2p/")[0] for address in addresses)
-    return merge(text for text in plain if 0 < len(text) <= MAX_ADDRESS_CHARS)
+    return merge_addresses(text for text in plain if 0 < len(text) <= MAX_ADDRESS_CHARS)
 
 
 def peer_store_addresses(host: IHost, peer: PeerId) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from echo2swarm.network.base import (
     Stream,
     Validator,
 )
-from echo2swarm.network.bulk.channel import ANSWER_S, Bulk
+from echo2swarm.network.bulk.channel import ANSWER_S, BulkChannel
 from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.admission.connection_seats import ConnectionSeats
 from echo2swarm.network.admission.dial_policy import DialPolicy
@@ -42,14 +42,14 @@ from echo2swarm.network.libp2p.dht import Dht
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.holepunch_coordinator import LIMITS as ASK_LIMITS
-from echo2swarm.network.libp2p.holepunch_coordinator import GoBetween
+from echo2swarm.network.libp2p.holepunch_coordinator import HolePunchCoordinator
 from echo2swarm.network.libp2p.gossip import Gossip
 from echo2swarm.network.libp2p.host import (
     concrete_addresses,
     make_host,
 )
 from echo2swarm.network.libp2p.logs import quiet
-from echo2swarm.network.libp2p.holepunch import INVITE_LIMITS, Meetings
+from echo2swarm.network.libp2p.holepunch import INVITE_LIMITS, HolePunching
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, Subscription, leaves, nobody
@@ -244,9 +244,9 @@ class Libp2pNetwork:
         self._nursery = nursery
         self._services: dict[str, Service] = {}
         self._is_proven: IsProven = nobody
-        self._bulk: Bulk | None = None
+        self._bulk: BulkChannel | None = None
         if has_bulk:
-            self._bulk = Bulk(
+            self._bulk = BulkChannel(
                 call=self._call_about_bulk,
                 where=self._peers.good_addresses,
                 host_of=self._peers.host_of,
@@ -392,7 +392,7 @@ class Libp2pNetwork:
     def help_to_meet(self, go_betweens: Collection[PeerId], *, is_go_between: bool) -> None:
         """Connect to peers with the help of ``go_betweens``; be one for others, if wanted."""
         if go_betweens:
-            meetings = Meetings(
+            meetings = HolePunching(
                 self._host,
                 self._peer,
                 go_betweens=go_betweens,
@@ -403,7 +403,7 @@ class Libp2pNetwork:
             self.serve(INVITE_PROTOCOL_ID, meetings.follow_invitation, INVITE_LIMITS)
             self._peers.meetings = meetings
         if is_go_between:
-            helper = GoBetween(self._host, negotiate=self._negotiate)
+            helper = HolePunchCoordinator(self._host, negotiate=self._negotiate)
             self.serve(ASK_PROTOCOL_ID, helper.bring_together, ASK_LIMITS)
 
     # Bulk.

@@ -7,7 +7,7 @@ MIN_PIECE_BYTES: Final = 4096
 """Less than this is copied to what came before it, lest a hostile peer fill memory with stubs."""
 
 
-class Inbox:
+class ReceiveBuffer:
     """Bytes in order, kept as the pieces they came in, and copied once when they are taken.
 
     One buffer that grows by each piece and shrinks by each frame has its memory moved,

@@ -8,7 +8,7 @@ from libp2p.abc import INetStream
 
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data
-from echo2swarm.network.libp2p.receive_buffer import Inbox
+from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 from echo2swarm.network.libp2p.yamux import DATA_BYTES, BulkYamux
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
@@ -36,7 +36,7 @@ class Libp2pStream:
         self._connection: BulkYamux = self._muxed.conn
         self._peer = peer
         self._max_frame_bytes = max_frame_bytes
-        self._inbox: Inbox = self._connection.open_inbox(self._muxed)
+        self._inbox: ReceiveBuffer = self._connection.open_inbox(self._muxed)
         self._length: int | None = None
         """Of the frame whose header was taken, and which has not been received."""
         self._send_lock = trio.Lock()

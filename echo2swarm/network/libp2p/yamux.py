@@ -29,7 +29,7 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
-from echo2swarm.network.libp2p.receive_buffer import Inbox
+from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 from echo2swarm.network.libp2p.noise import FrameSession
 from echo2swarm.network.libp2p.socket import OwnedStream
 
@@ -55,16 +55,16 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
         super().__init__(secured_conn, peer_id)
         self.has_room = trio.lowlevel.ParkingLot()
         """Who waits for a peer to take more is woken here, to look again."""
-        self._inboxes: dict[int, Inbox] = {}
+        self._inboxes: dict[int, ReceiveBuffer] = {}
         secured_conn.skim = self._skim
 
-    def open_inbox(self, stream: YamuxStream) -> Inbox:
+    def open_inbox(self, stream: YamuxStream) -> ReceiveBuffer:
         """Return where all that a stream receives is from now on, until :meth:`close_inbox`.
 
         It lasts longer than the stream, so that what has come before an end can be read after it.
         """
         buffer = self.stream_buffers.get(stream.stream_id, bytearray())
-        return self._inboxes.setdefault(stream.stream_id, Inbox(buffer))
+        return self._inboxes.setdefault(stream.stream_id, ReceiveBuffer(buffer))
 
     def close_inbox(self, stream: YamuxStream) -> None:
         """Forget what a stream has received."""

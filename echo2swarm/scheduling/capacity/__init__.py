@@ -3,12 +3,12 @@
 The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
 """
 
-from echo2swarm.scheduling.capacity.estimates import Estimate, RecentValues, percentile_95, prior
+from echo2swarm.scheduling.capacity.estimates import RunningEstimate, RecentValues, percentile_95, prior
 from echo2swarm.scheduling.capacity.model import (
-    Binds,
+    BindingLimit,
     Delays,
     Forecast,
-    Workload,
+    LearnerLoad,
     forecast,
     max_publish_every,
     min_staleness,
@@ -17,16 +17,16 @@ from echo2swarm.scheduling.capacity.model import (
     required_rollouts_per_s,
     stale_share,
 )
-from echo2swarm.scheduling.capacity.explain import explain
+from echo2swarm.scheduling.capacity.explain import explain_pace
 
 __all__ = [
-    "Binds",
+    "BindingLimit",
     "Delays",
-    "Estimate",
+    "RunningEstimate",
     "Forecast",
     "RecentValues",
-    "Workload",
-    "explain",
+    "LearnerLoad",
+    "explain_pace",
     "forecast",
     "max_publish_every",
     "min_staleness",

@@ -12,7 +12,7 @@ _Z95: Final = NormalDist().inv_cdf(0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class RunningEstimate:
     """A quantity that varies, as far as it is known.
 
     Raises:
@@ -41,9 +41,9 @@ class Estimate:
         return tuple(math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count))
 
 
-def prior(value: float, *, p95: float | None = None) -> Estimate:
+def prior(value: float, *, p95: float | None = None) -> RunningEstimate:
     """Return what is assumed before anything was measured."""
-    return Estimate(p50=value, p95=value if p95 is None else p95, num_samples=0, is_prior=True)
+    return RunningEstimate(p50=value, p95=value if p95 is None else p95, num_samples=0, is_prior=True)
 
 
 class RecentValues:
@@ -76,13 +76,13 @@ class RecentValues:
         recent = [value for at_s, value in self._values if at_s >= now_s - self._window_s]
         return recent or [value for _, value in list(self._values)[-1:]]
 
-    def estimate(self, now_s: float) -> Estimate | None:
+    def estimate(self, now_s: float) -> RunningEstimate | None:
         """Return what they say; None of none."""
         values = self.get(now_s)
         if not values:
             return None
         middle = median(values)
-        return Estimate(p50=middle, p95=max(middle, percentile_95(values)), num_samples=len(values))
+        return RunningEstimate(p50=middle, p95=max(middle, percentile_95(values)), num_samples=len(values))
 
     def _follow(self, now_s: float) -> None:
         """Move what was measured back with a clock that went back."""

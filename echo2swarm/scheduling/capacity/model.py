@@ -43,7 +43,7 @@ _TINY: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class LearnerLoad:
     """What the learner does.
 
     Raises:
@@ -131,7 +131,7 @@ class Delays:
         return self.broadcast_s + self.rollout_s
 
 
-class Binds(StrEnum):
+class BindingLimit(StrEnum):
     """What the learner's period is set by."""
 
     LEARNER = "learner"
@@ -157,7 +157,7 @@ class Forecast:
     wasted_share: float
     """Of the rollouts, what a learner that never waits would find too late if nodes never
     paused (4). Work that is paced is not begun instead: it is in ``idle_share``."""
-    binds: Binds
+    binds: BindingLimit
     required_rollouts_per_s: float
     """(1): from here on the learner never waits; infinite if it would for any supply."""
     supply_slack: float
@@ -166,14 +166,14 @@ class Forecast:
     """By how much longer a broadcast or a rollout may take before the learner waits for it."""
 
 
-def required_rollouts_per_s(workload: Workload, delays: Delays) -> float:
+def required_rollouts_per_s(workload: LearnerLoad, delays: Delays) -> float:
     """Return the supply from which on the learner never waits (1); infinite if it must wait."""
     usable_s = workload.steps_covered * workload.fed_period_s - delays.total_s
     within_s = min(workload.fed_period_s, usable_s) - workload.pause_per_step_s
     return workload.rollouts_per_step / within_s if within_s > 0 else inf
 
 
-def provisioned_rollouts_per_s(workload: Workload, delays: Delays, *, headroom: float) -> float:
+def provisioned_rollouts_per_s(workload: LearnerLoad, delays: Delays, *, headroom: float) -> float:
     """Return what to provision: (1) and a share ``headroom`` more for the spread of rollouts."""
     if not (math.isfinite(headroom) and headroom >= 0):
         raise ValueError(f"headroom must be finite and not negative, got {headroom}")
@@ -181,7 +181,7 @@ def provisioned_rollouts_per_s(workload: Workload, delays: Delays, *, headroom: 
 
 
 def min_staleness(
-    workload: Workload, delays: Delays, *, rollouts_per_s: float | None = None
+    workload: LearnerLoad, delays: Delays, *, rollouts_per_s: float | None = None
 ) -> int:
     """Return the smallest S with which the learner never waits and nothing is wasted (2).
 
@@ -200,7 +200,7 @@ def min_staleness(
     return max(0, workload.publish_every - 1 + _steps(delays.total_s + per_step_s, period_s))
 
 
-def max_publish_every(workload: Workload, delays: Delays) -> int | None:
+def max_publish_every(workload: LearnerLoad, delays: Delays) -> int | None:
     """Return the largest kappa that S allows without waiting or waste; None if there is none.
 
     Args:
@@ -212,7 +212,7 @@ def max_publish_every(workload: Workload, delays: Delays) -> int | None:
     return largest if largest >= 1 else None
 
 
-def forecast(workload: Workload, delays: Delays, *, rollouts_per_s: float) -> Forecast:
+def forecast(workload: LearnerLoad, delays: Delays, *, rollouts_per_s: float) -> Forecast:
     """Return what the run does with a supply of ``rollouts_per_s`` (3).
 
     No supply at all is a stated result: an infinite period, and no utilisation.
@@ -231,7 +231,7 @@ def forecast(workload: Workload, delays: Delays, *, rollouts_per_s: float) -> Fo
             utilisation=0.0,
             idle_share=0.0,
             wasted_share=stale_share(workload, delays),
-            binds=Binds.SUPPLY,
+            binds=BindingLimit.SUPPLY,
             required_rollouts_per_s=required,
             supply_slack=-1.0,
             latency_slack_s=workload.steps_covered * own_s - delays.total_s,
@@ -255,7 +255,7 @@ def forecast(workload: Workload, delays: Delays, *, rollouts_per_s: float) -> Fo
     )
 
 
-def stale_share(workload: Workload, delays: Delays) -> float:
+def stale_share(workload: LearnerLoad, delays: Delays) -> float:
     """Return the share of rollouts that come too late if neither nodes nor learner wait (4).
 
     The mean over ``delays.rollout_times_s``, or of the one ``rollout_s`` if there are none.
@@ -269,7 +269,7 @@ def stale_share(workload: Workload, delays: Delays) -> float:
 
 
 def paper_rollouts_per_s(
-    workload: Workload, delays: Delays, *, generate_while_receiving: bool = False
+    workload: LearnerLoad, delays: Delays, *, generate_while_receiving: bool = False
 ) -> float:
     """Return the supply that the rule of the ECHO-2 paper asks for, as reconstructed.
 
@@ -302,18 +302,18 @@ def _batch_s(delays: Delays, generation_s: float) -> float:
     return min(waves * held_s, generation_s + held_s) + delays.rollout_s - held_s
 
 
-def _late_period_s(workload: Workload, *, latency_s: float, pace_s: float) -> float:
+def _late_period_s(workload: LearnerLoad, *, latency_s: float, pace_s: float) -> float:
     """Return the period if every batch that can't begin before its version is there sets it."""
     num_steps = workload.steps_covered + 1
     num_cycle = workload.publish_every * math.ceil(num_steps / workload.publish_every)
     return (latency_s + (num_cycle - num_steps) * pace_s) / num_cycle
 
 
-def _binds(own_s: float, supply_s: float, late_s: float) -> Binds:
+def _binds(own_s: float, supply_s: float, late_s: float) -> BindingLimit:
     pace_s = max(own_s, supply_s)
     if late_s > pace_s * (1 + _TINY):
-        return Binds.LATENCY
-    return Binds.SUPPLY if supply_s > own_s * (1 + _TINY) else Binds.LEARNER
+        return BindingLimit.LATENCY
+    return BindingLimit.SUPPLY if supply_s > own_s * (1 + _TINY) else BindingLimit.LEARNER
 
 
 def _check_count(name: str, value: int, least: int) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from echo2swarm.scheduling.leases.groups import CompleteGroup
-from echo2swarm.scheduling.staleness import Freshness, judge, oldest_usable_version
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness, oldest_usable_version
 from protocols.ids import GroupId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """What one update uses."""
 
     step: int
@@ -34,7 +34,7 @@ class Batch:
         """
         for group in self.groups:
             for rollout in group.rollouts:
-                verdict = judge(
+                verdict = judge_staleness(
                     version=rollout.version, step=self.step, max_staleness=max_staleness
                 )
                 if verdict is not Freshness.ADMIT:
@@ -48,7 +48,7 @@ class Batch:
 class Formed:
     """The outcome of an attempt to form a batch."""
 
-    batch: Batch | None
+    batch: TrainingBatch | None
     """None while there are too few usable groups."""
     stale: tuple[CompleteGroup, ...]
     """Groups that no update can use any more."""
@@ -117,7 +117,7 @@ class ReadyGroups:
                 groups += [bucket[group_id] for group_id in sorted(bucket)]
                 if len(groups) >= groups_per_step:
                     break
-        batch = Batch(step=step, groups=tuple(groups[:groups_per_step])) if groups else None
+        batch = TrainingBatch(step=step, groups=tuple(groups[:groups_per_step])) if groups else None
         return Formed(batch=batch, stale=tuple(self.older_than(oldest)))
 
     def _sort_in(self, group: CompleteGroup) -> None:

@@ -14,16 +14,16 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from echo2swarm.scheduling import staleness
-from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S, Delays, Workload, forecast
+from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S, Delays, LearnerLoad, forecast
 from echo2swarm.scheduling.leases.batcher import Formed, ReadyGroups
 from echo2swarm.scheduling.leases.node_budget import Candidate
-from echo2swarm.scheduling.leases.lease_choice import Choice, Chooser
-from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups
+from echo2swarm.scheduling.leases.lease_choice import LeaseChoice, LeaseChooser
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.scheduling.leases.group_table import GroupTable, SampleStatus
-from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason, Prompt
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason, QueuedPrompt
 from echo2swarm.scheduling.leases.late_leases import LateLeases, late_at_s
 from echo2swarm.scheduling.leases.learner_pace import LearnerPace
-from echo2swarm.scheduling.leases.lease_rules import Ask, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import (
     LeaseBook,
     LeaseEnded,
@@ -35,7 +35,7 @@ from echo2swarm.scheduling.leases.lease_book import (
 from echo2swarm.scheduling.leases.open_group import Dropped, OpenGroup
 from echo2swarm.scheduling.leases.node_pace import PaceBook
 from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
-from echo2swarm.scheduling.leases.node_supply import Supply
+from echo2swarm.scheduling.leases.node_supply import NodeSupply
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 
@@ -77,14 +77,14 @@ class Dispatcher:
         self._leases = LeaseBook()
         self._late = LateLeases(self._leases)
         self._paces = PaceBook()
-        self._supply = Supply()
+        self._supply = NodeSupply()
         self._learner = LearnerPace(next_step)
-        self._equal = EqualGroups(
+        self._equal = ZeroSignalGroups(
             max_per_step=rules.max_replaced, groups_per_step=rules.groups_per_step
         )
         self._mean_tokens: float | None = None
         self._broadcast_s = 0.0
-        self._chooser = Chooser(
+        self._chooser = LeaseChooser(
             rules=rules,
             groups=self._groups,
             prompts=self._prompts,
@@ -135,7 +135,7 @@ class Dispatcher:
         return self._groups.num_backups
 
     @property
-    def equal_groups(self) -> EqualGroups:
+    def equal_groups(self) -> ZeroSignalGroups:
         """What became of groups without signal, to look at."""
         return self._equal
 
@@ -186,7 +186,7 @@ class Dispatcher:
 
     # What it is told.
 
-    def add_prompts(self, prompts: Iterable[Prompt]) -> None:
+    def add_prompts(self, prompts: Iterable[QueuedPrompt]) -> None:
         """Queue prompts for leasing, in this order."""
         self._prompts.extend(prompts)
 
@@ -207,7 +207,7 @@ class Dispatcher:
         """From now on, rollouts of ``version`` are welcome."""
         self._learner.version_published(version, now_s, max_staleness=self._rules.max_staleness)
 
-    def grant(self, ask: Ask, now_s: float) -> Lease | NoWork:
+    def grant(self, ask: WorkRequest, now_s: float) -> Lease | NoWork:
         """Lease work to a node, if there is any that it can finish in time."""
         node = self._candidate(ask, now_s)
         if isinstance(node, NoWork):
@@ -357,7 +357,7 @@ class Dispatcher:
             return None
         return self._groups.drop(group_id, DropReason.EQUAL)
 
-    def _candidate(self, ask: Ask, now_s: float) -> Candidate | NoWork:
+    def _candidate(self, ask: WorkRequest, now_s: float) -> Candidate | NoWork:
         if ask.applied_version not in self._learner.published:
             return NoWork(f"version {ask.applied_version} is not one to sample with now")
         if self._leases.num_of_peer(ask.peer) >= self._rules.max_leases_per_node:
@@ -386,7 +386,7 @@ class Dispatcher:
             now_s=now_s,
         )
 
-    def _record(self, lease_id: LeaseId, ask: Ask, node: Candidate, choice: Choice) -> LeaseRecord:
+    def _record(self, lease_id: LeaseId, ask: WorkRequest, node: Candidate, choice: LeaseChoice) -> LeaseRecord:
         keys = frozenset((g.group_id, index) for g, indices in choice.samples for index in indices)
         in_hand = node.num_in_hand + len(keys)
         each_s = self._paces.median_each_s()
@@ -441,7 +441,7 @@ class Dispatcher:
         rollouts_per_s = self._supply.per_s
         if not busy_s or each_s is None or not rollouts_per_s:
             return None
-        workload = Workload(
+        workload = LearnerLoad(
             rollouts_per_step=self._equal.num_to_get(rules.groups_per_step) * rules.group_size,
             train_s=max(busy_s, MIN_TRAIN_S),
             max_staleness=rules.max_staleness,

@@ -7,7 +7,7 @@ from typing import Protocol
 from protocols.ids import GroupId, PeerId, PolicyVersion
 
 
-class Prompt(Protocol):
+class QueuedPrompt(Protocol):
     """What dispatch needs to know of a prompt."""
 
     @property

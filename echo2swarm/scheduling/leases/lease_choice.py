@@ -11,18 +11,18 @@ from math import floor
 from typing import Final, NamedTuple
 
 from echo2swarm.scheduling import staleness
-from echo2swarm.scheduling.leases.node_budget import Budget, Budgets, Candidate
-from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups
+from echo2swarm.scheduling.leases.node_budget import NodeBudget, NodeBudgets, Candidate
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.scheduling.leases.group_table import GroupTable
-from echo2swarm.scheduling.leases.groups import Prompt
+from echo2swarm.scheduling.leases.groups import QueuedPrompt
 from echo2swarm.scheduling.leases.late_leases import LateLeases
 from echo2swarm.scheduling.leases.learner_pace import LearnerPace
-from echo2swarm.scheduling.leases.lease_rules import Cart, DispatchRules, NoWork
+from echo2swarm.scheduling.leases.lease_rules import LeaseDraft, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseRecord
 from echo2swarm.scheduling.leases.open_group import OpenGroup
 from echo2swarm.scheduling.leases.node_pace import PaceBook
 from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
-from echo2swarm.scheduling.leases.node_supply import Supply
+from echo2swarm.scheduling.leases.node_supply import NodeSupply
 from echo2swarm.text.format import format_seconds
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import MAX_GROUPS
@@ -39,7 +39,7 @@ MUCH_FASTER: Final = 4.0
 """What the learner waits for is asked of a second node that takes so much less time."""
 
 
-class Choice(NamedTuple):
+class LeaseChoice(NamedTuple):
     """What a node is given."""
 
     samples: list[tuple[OpenGroup, list[int]]]
@@ -50,7 +50,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Chooser:
+class LeaseChooser:
     """Chooses by the state that the dispatcher keeps; opens groups as it needs them."""
 
     rules: DispatchRules
@@ -59,16 +59,16 @@ class Chooser:
     leases: LeaseBook
     late: LateLeases
     paces: PaceBook
-    supply: Supply
+    supply: NodeSupply
     learner: LearnerPace
-    equal: EqualGroups
+    equal: ZeroSignalGroups
     mean_tokens: Callable[[], float | None]
     """Of the completions accepted lately."""
-    budgets: Budgets = field(init=False)
+    budgets: NodeBudgets = field(init=False)
 
     def __post_init__(self) -> None:
         """Set up what works out how much."""
-        self.budgets = Budgets(
+        self.budgets = NodeBudgets(
             rules=self.rules,
             groups=self.groups,
             supply=self.supply,
@@ -76,13 +76,13 @@ class Chooser:
             equal=self.equal,
         )
 
-    def choose(self, node: Candidate) -> Choice | NoWork:
+    def choose(self, node: Candidate) -> LeaseChoice | NoWork:
         """Return what to lease to a node, or why nothing."""
         budget = self.budgets.of(node)
         if isinstance(budget, NoWork):
             return budget
         max_groups = self.rules.lease_prompts
-        cart = Cart(
+        cart = LeaseDraft(
             max_groups=MAX_GROUPS if max_groups is None else min(max_groups, MAX_GROUPS),
             max_completions=min(budget.limit, node.max_completions),
         )
@@ -99,7 +99,7 @@ class Chooser:
             self._add_awaited(cart, node, budget)
         if not cart.chosen:
             return refusal or NoWork("as much work is in flight as can be used in time")
-        return Choice(
+        return LeaseChoice(
             samples=cart.chosen,
             use_by=min(self._use_by(group, node) for group, _ in cart.chosen),
             is_trial=budget.is_trial,
@@ -124,11 +124,11 @@ class Chooser:
 
     def _add(
         self,
-        cart: Cart,
+        cart: LeaseDraft,
         group: OpenGroup,
         indices: list[int],
         node: Candidate,
-        budget: Budget,
+        budget: NodeBudget,
     ) -> None:
         """Take as many of a group's samples as the node can finish before they are useless."""
         if not indices:
@@ -148,7 +148,7 @@ class Chooser:
             return 1.0
         return min(max(mean / usual, 1 / _MAX_LONGER), _MAX_LONGER)
 
-    def _add_new(self, cart: Cart, node: Candidate, budget: Budget) -> NoWork | None:
+    def _add_new(self, cart: LeaseDraft, node: Candidate, budget: NodeBudget) -> NoWork | None:
         """Open groups; returns why not one of them, if that is for want of time."""
         use_by = staleness.last_usable_step(node.version, max_staleness=self.rules.max_staleness)
         num_left = self._num_to_open(node, use_by, budget)
@@ -169,11 +169,11 @@ class Chooser:
                 break
         return None
 
-    def _open(self, prompt: Prompt, node: Candidate) -> OpenGroup:
+    def _open(self, prompt: QueuedPrompt, node: Candidate) -> OpenGroup:
         nothing = [None] * self.rules.group_size
         return self.groups.add(GroupId(prompt.index), prompt.tokens, nothing, version=node.version)
 
-    def _num_to_open(self, node: Candidate, use_by: int, budget: Budget) -> int:
+    def _num_to_open(self, node: Candidate, use_by: int, budget: NodeBudget) -> int:
         """Return how many groups more can be used while results of the node are of use."""
         if not self.rules.is_paced:
             return MAX_GROUPS if use_by >= self.learner.next_step else 0
@@ -210,7 +210,7 @@ class Chooser:
 
     # Of what others are late with.
 
-    def _add_late(self, cart: Cart, node: Candidate, budget: Budget) -> None:
+    def _add_late(self, cart: LeaseDraft, node: Candidate, budget: NodeBudget) -> None:
         """Take samples of late leases that this node is expected to finish sooner."""
         if not self._may_back_up(node, budget):
             return
@@ -230,7 +230,7 @@ class Chooser:
                     some = indices[: self._num_to_back_up(cart, node)]
                     self._add(cart, group, some, node, budget)
 
-    def _may_back_up(self, node: Candidate, budget: Budget) -> bool:
+    def _may_back_up(self, node: Candidate, budget: NodeBudget) -> bool:
         """Whether a node may be asked for what others have in hand.
 
         Not one that is late itself: as far as anybody knows, it hangs. One of unknown speed only
@@ -251,7 +251,7 @@ class Chooser:
                 found.setdefault(group_id, (group, []))[1].append(index)
         return found
 
-    def _num_to_back_up(self, cart: Cart, node: Candidate) -> int:
+    def _num_to_back_up(self, cart: LeaseDraft, node: Candidate) -> int:
         """Return how many samples more may be asked of a second node.
 
         Each usual period that the learner has waited in vain doubles it: what idle nodes make
@@ -265,7 +265,7 @@ class Chooser:
         most = self.rules.max_backups << num_doubled
         return max(0, most - self.groups.num_backups - cart.num_completions)
 
-    def _add_awaited(self, cart: Cart, node: Candidate, budget: Budget) -> None:
+    def _add_awaited(self, cart: LeaseDraft, node: Candidate, budget: NodeBudget) -> None:
         """Take samples that the learner waits for, if this node is much faster."""
         if node.pace is None or not self._may_back_up(node, budget):
             return

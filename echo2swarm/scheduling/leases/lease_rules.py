@@ -61,7 +61,7 @@ class DispatchRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class WorkRequest:
     """A node that wants work."""
 
     peer: PeerId
@@ -83,7 +83,7 @@ class NoWork:
     """It will be so until something about the node or the run changes."""
 
 
-class Cart:
+class LeaseDraft:
     """What goes into one lease: whole groups, or a part of one if not all of it can be done."""
 
     def __init__(self, *, max_groups: int, max_completions: int) -> None:

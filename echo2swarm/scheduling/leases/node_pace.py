@@ -32,7 +32,7 @@ _PRIOR_WEIGHT: Final = 0.5
 """Of the assumption that all of the time grows with the size, which few sizes can't tell."""
 
 
-class Pace:
+class NodePace:
     """What one node takes for its leases."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class PaceBook:
     """The paces of all nodes that have finished a lease."""
 
     def __init__(self) -> None:
-        self._paces: dict[PeerId, Pace] = {}
+        self._paces: dict[PeerId, NodePace] = {}
         self._ranked: list[float] = []
         """Seconds per completion of each, in order."""
 
@@ -124,7 +124,7 @@ class PaceBook:
         """Return how many nodes are known."""
         return len(self._paces)
 
-    def get(self, peer: PeerId) -> Pace | None:
+    def get(self, peer: PeerId) -> NodePace | None:
         """Return what is known of a node."""
         return self._paces.get(peer)
 
@@ -151,7 +151,7 @@ class PaceBook:
         if pace is not None:
             self._unrank(pace.each_s)
         if pace is None or (is_done and (pace.is_guess or is_trial)):
-            pace = Pace()
+            pace = NodePace()
             while len(self._paces) >= MAX_PACES:
                 self._unrank(self._paces.pop(next(iter(self._paces))).each_s)
         pace.add(num_in_hand, took_s)

@@ -5,7 +5,7 @@ from math import inf
 from protocols.ids import PeerId
 
 
-class Supply:
+class NodeSupply:
     """Counts nodes from their first lease in hand to their last."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from echo2swarm.scheduling.leases.groups import Prompt
+from echo2swarm.scheduling.leases.groups import QueuedPrompt
 
 WINDOW: Final = 32
 """Only so many are chosen among: the order stays nearly that of the run."""
@@ -17,21 +17,21 @@ class PromptQueue:
     """Prompts in the order of the run, from which one of the first few is taken."""
 
     def __init__(self) -> None:
-        self._window: list[Prompt] = []
+        self._window: list[QueuedPrompt] = []
         self._lengths: list[int] = []
         """Of those in the window, in order."""
-        self._rest: deque[Prompt] = deque()
+        self._rest: deque[QueuedPrompt] = deque()
         self._num_passed = 0
 
     def __len__(self) -> int:
         return len(self._window) + len(self._rest)
 
-    def extend(self, prompts: Iterable[Prompt]) -> None:
+    def extend(self, prompts: Iterable[QueuedPrompt]) -> None:
         """Queue prompts."""
         self._rest.extend(prompts)
         self._refill()
 
-    def choose(self, speed_rank: float | None) -> Prompt | None:
+    def choose(self, speed_rank: float | None) -> QueuedPrompt | None:
         """Return the prompt that suits a node, and leave it here.
 
         Args:
@@ -45,7 +45,7 @@ class PromptQueue:
         wanted = self._lengths[round(speed_rank * (len(self._lengths) - 1))]
         return next(prompt for prompt in self._window if len(prompt.tokens) == wanted)
 
-    def remove(self, prompt: Prompt) -> None:
+    def remove(self, prompt: QueuedPrompt) -> None:
         """Remove a prompt that was chosen."""
         is_first = prompt is self._window[0]
         self._num_passed = 0 if is_first else self._num_passed + 1

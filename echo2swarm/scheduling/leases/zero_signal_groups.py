@@ -21,7 +21,7 @@ def is_equal(group: CompleteGroup) -> bool:
     return all(rollout.reward == first for rollout in group.rollouts)
 
 
-class EqualGroups:
+class ZeroSignalGroups:
     """Decides which are replaced, and knows how many groups it takes to get one that is used.
 
     Args:

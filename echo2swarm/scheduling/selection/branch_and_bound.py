@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 
 from echo2swarm.scheduling.selection.greedy import broadcast_times_s, least_cost, mend
-from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, Market
+from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, SelectionVariables
 from echo2swarm.scheduling.selection.milp import (
     Program,
     Relaxed,
-    Rows,
+    Constraints,
     Solved,
     solve_core,
     solve_relaxed,
@@ -75,7 +75,7 @@ class _Node:
 
 @dataclass(slots=True)
 class _Search:
-    market: Market
+    market: SelectionVariables
     left_s: Callable[[], float]
     rel_gap: float
     best: Floats | None = None
@@ -142,7 +142,7 @@ class _Search:
 
 
 def exact(
-    market: Market, start: Floats | None, *, left_s: Callable[[], float], max_boxes: int = MAX_BOXES
+    market: SelectionVariables, start: Floats | None, *, left_s: Callable[[], float], max_boxes: int = MAX_BOXES
 ) -> Proof:
     """Return the cheapest set that suffices and is allowed.
 
@@ -197,7 +197,7 @@ def _conclude(search: _Search, box: _Box, solved: Solved, bound: float) -> None:
             search.push(part, least=bound)
 
 
-def cheapest_bound(market: Market) -> float:
+def cheapest_bound(market: SelectionVariables) -> float:
     """Return what any set that suffices costs at least; infinite if there is none."""
     bounds = []
     for box in _boxes(market):
@@ -207,7 +207,7 @@ def cheapest_bound(market: Market) -> float:
     return min(bounds, default=inf)
 
 
-def _boxes(market: Market, start: Floats | None = None) -> list[_Box]:
+def _boxes(market: SelectionVariables, start: Floats | None = None) -> list[_Box]:
     """Return all B and variances, in boxes; those near ``start`` in narrow ones."""
     if market.is_hopeless():
         return []
@@ -221,7 +221,7 @@ def _boxes(market: Market, start: Floats | None = None) -> list[_Box]:
     return [_Box(*span, *var_range) for span in spans for var_range in ranges]
 
 
-def _is_in(market: Market, x: Floats, box: _Box) -> bool:
+def _is_in(market: SelectionVariables, x: Floats, box: _Box) -> bool:
     """Whether a box has ``x`` among its sets."""
     return (
         box.fast_s <= market.broadcast_s(x) <= box.slow_s
@@ -229,7 +229,7 @@ def _is_in(market: Market, x: Floats, box: _Box) -> bool:
     )
 
 
-def _divide(market: Market, box: _Box, x: Floats) -> list[_Box]:
+def _divide(market: SelectionVariables, box: _Box, x: Floats) -> list[_Box]:
     """Return two halves of a box, neither of which has ``x`` among its solutions."""
     assured = market.assured(x)
     broadcast_s = market.broadcast_s(x)
@@ -250,7 +250,7 @@ def _divide(market: Market, box: _Box, x: Floats) -> list[_Box]:
     ]
 
 
-def _last_time_s(market: Market, assured: float, fast_s: float, slow_s: float) -> float | None:
+def _last_time_s(market: SelectionVariables, assured: float, fast_s: float, slow_s: float) -> float | None:
     """Return a B, in the middle of those where ``assured`` is too little; None if it always is."""
     need = market.need
     if assured < need.needed_rollouts_per_s(fast_s) * (1 - TOLERANCE):
@@ -266,14 +266,14 @@ def _last_time_s(market: Market, assured: float, fast_s: float, slow_s: float) -
     return middle_s if fast_s < middle_s < slow_s else None
 
 
-def _program(market: Market, box: _Box) -> Program | None:
+def _program(market: SelectionVariables, box: _Box) -> Program | None:
     """Return the box's integer program; None if it plainly has no solution."""
     need, links = market.need, market.links
     needed = need.needed_rollouts_per_s(box.fast_s)
     if not isfinite(needed):
         return None
     upper = market.upper
-    rows = Rows(market.size)
+    rows = Constraints(market.size)
     if links is not None:
         upper = np.where(links.is_in_time(box.slow_s), upper, 0.0)
         burden = np.where(upper > 0, links.burden(box.slow_s), 0.0)

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK, Need, Offer
+from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK, Need, NodeOffer
 
 Floats = NDArray[np.float64]
 _MAX_NEWTON: Final = 60
@@ -38,7 +38,7 @@ class LinkModel:
     """B of each if it were the only one: no B is smaller with it in the set."""
 
     @classmethod
-    def of(cls, kinds: Sequence[Offer], need: Need) -> "LinkModel | None":
+    def of(cls, kinds: Sequence[NodeOffer], need: Need) -> "LinkModel | None":
         """Return the links, or None where nothing is known of them."""
         source = need.source_bytes_per_s
         if not need.has_links or source is None:
@@ -84,7 +84,7 @@ class LinkModel:
         return found_s
 
 
-def alone_s(offer: Offer, need: Need) -> float:
+def alone_s(offer: NodeOffer, need: Need) -> float:
     """Return how long it takes at least until ``offer`` samples with new weights."""
     source = need.source_bytes_per_s
     if not need.has_links or source is None:

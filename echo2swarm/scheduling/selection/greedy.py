@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, Market
+from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, SelectionVariables
 
 _LADDER: Final = (0.0, 0.02, 0.07, 0.2, 0.5, 1.0, 2.0, 5.0, 20.0, 100.0)
 _SHORT_LADDER: Final = (0.0, 0.1, 0.5, 2.0, 10.0, 100.0)
@@ -24,7 +24,7 @@ _GROWTHS: Final = (1.0, 1.01, 1.025, 1.05, 1.1, 1.25, 1.6, 2.5, 6.0)
 """How much more than for an instant broadcast is asked for, at each of the B that are tried."""
 
 
-def greedy(market: Market) -> Floats | None:
+def greedy(market: SelectionVariables) -> Floats | None:
     """Return a set that suffices and is allowed, or None if none was found."""
     best, best_cost = None, inf
     if market.is_hopeless():
@@ -36,7 +36,7 @@ def greedy(market: Market) -> Floats | None:
     return best
 
 
-def mend(market: Market, x: Floats, broadcast_s: float) -> Floats | None:
+def mend(market: SelectionVariables, x: Floats, broadcast_s: float) -> Floats | None:
     """Return a set like ``x``, which has a few fractions, that suffices and is allowed.
 
     None if none was found.
@@ -57,7 +57,7 @@ def mend(market: Market, x: Floats, broadcast_s: float) -> Floats | None:
     return best
 
 
-def broadcast_times_s(market: Market) -> list[float]:
+def broadcast_times_s(market: SelectionVariables) -> list[float]:
     """Return the values of B to try, or to divide all possible ones by; the last is below B_max."""
     need = market.need
     longest_s = need.max_broadcast_s
@@ -74,7 +74,7 @@ def broadcast_times_s(market: Market) -> list[float]:
 class _Tools:
     """One B: who can take part, at which burden, and what has to be supplied."""
 
-    market: Market
+    market: SelectionVariables
     upper: Floats
     burden: Floats
     burden_limit: float
@@ -91,7 +91,7 @@ class _Tools:
         return np.asarray(burden <= self.burden_limit * (1 + 1e-9))
 
 
-def _tools_at(market: Market, broadcast_s: float) -> _Tools:
+def _tools_at(market: SelectionVariables, broadcast_s: float) -> _Tools:
     links = market.links
     upper, burden, limit = market.upper, np.zeros(market.size), inf
     if links is not None:
@@ -101,7 +101,7 @@ def _tools_at(market: Market, broadcast_s: float) -> _Tools:
     return _Tools(market, upper, burden, limit, needed * (1 - TOLERANCE / 2))
 
 
-def _cheapest_at(market: Market, broadcast_s: float, *, below: float) -> Floats | None:
+def _cheapest_at(market: SelectionVariables, broadcast_s: float, *, below: float) -> Floats | None:
     """Return the best for one B, if it costs less than ``below``."""
     if least_cost(market, broadcast_s, broadcast_s) >= below:
         return None
@@ -148,7 +148,7 @@ def _prices(tools: _Tools, unpriced: Floats) -> Iterator[Floats]:
                 break  # A higher price would only make it dearer.
 
 
-def least_cost(market: Market, fast_s: float, slow_s: float, *, low_var: float = 0.0) -> float:
+def least_cost(market: SelectionVariables, fast_s: float, slow_s: float, *, low_var: float = 0.0) -> float:
     """Return a lower bound of what a set costs; infinite if there is none.
 
     As if fractions could be had, and each link counted by itself.

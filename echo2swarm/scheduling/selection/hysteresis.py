@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from echo2swarm.scheduling.selection.variables import Floats, Market
+from echo2swarm.scheduling.selection.variables import Floats, SelectionVariables
 
 KEEP_ABOVE: Final = 0.5
 """Of the headroom: what may be used up before the set is chosen anew."""
@@ -21,7 +21,7 @@ DWELL_STARTUPS: Final = 2.0
 """A node stays as it was switched for this many of its start-ups."""
 
 
-def is_in_band(market: Market, x: Floats) -> bool:
+def is_in_band(market: SelectionVariables, x: Floats) -> bool:
     """Whether ``x`` supplies neither too little nor plainly too much."""
     need = market.need
     required = need.required_rollouts_per_s(market.broadcast_s(x))

@@ -19,7 +19,7 @@ _NO_PRICE: Final = 1e-12
 
 
 @dataclass(slots=True)
-class Rows:
+class Constraints:
     """Conditions, all of the form ``coefficients . x <= limit``."""
 
     size: int
@@ -49,7 +49,7 @@ class Program:
     cost: Floats
     lower: Floats
     upper: Floats
-    rows: Rows
+    rows: Constraints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

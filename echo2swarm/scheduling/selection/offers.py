@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Final
 
-from echo2swarm.scheduling.capacity import Delays, Workload, required_rollouts_per_s
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, required_rollouts_per_s
 
 BROADCAST_SLACK: Final = 1.15
 """A broadcast takes this much longer than the bound that the links set."""
@@ -19,7 +19,7 @@ _GB: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class NodeOffer:
     """One node, or ``count`` of a kind, that could work.
 
     Raises:
@@ -108,7 +108,7 @@ class Need:
         ValueError: a number is negative, infinite or not a number.
     """
 
-    workload: Workload
+    workload: LearnerLoad
     rollout_s: float
     """g: from the lease to the accepted result, p95."""
     payload_bytes: float = 0.0
@@ -171,7 +171,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OfferDecision:
     """What becomes of one offer, and why, for its contributor to read."""
 
     count: int
@@ -219,7 +219,7 @@ class Shortfall:
 class Selection:
     """Who is to work."""
 
-    choices: Mapping[str, Choice]
+    choices: Mapping[str, OfferDecision]
     """Of every offer, by key."""
     usd_per_hour: float
     """What the chosen cost while they work, egress included."""
@@ -269,7 +269,7 @@ def effective(
     return availability * rollouts_per_s, variance**0.5
 
 
-def running_usd_per_hour(offer: Offer, need: Need | None) -> float:
+def running_usd_per_hour(offer: NodeOffer, need: Need | None) -> float:
     """Return what one of ``offer`` costs while it works: its price and its egress.
 
     On average everybody passes on each version once.
@@ -280,7 +280,7 @@ def running_usd_per_hour(offer: Offer, need: Need | None) -> float:
     return offer.usd_per_hour + offer.egress_usd_per_gb * gb_per_hour
 
 
-def starting_usd_per_hour(offer: Offer) -> float:
+def starting_usd_per_hour(offer: NodeOffer) -> float:
     """Return what the start-up of one of ``offer`` costs, spread over its stay."""
     return offer.usd_per_hour * offer.startup_s / offer.expected_stay_s
 

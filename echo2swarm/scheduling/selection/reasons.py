@@ -1,7 +1,7 @@
 """Why an offer is active or stands by, in words for its contributor."""
 
 from echo2swarm.text.format import format_rate, format_seconds, printable
-from echo2swarm.scheduling.selection.offers import Limits, Need, Offer
+from echo2swarm.scheduling.selection.offers import Limits, Need, NodeOffer
 
 MAX_CHARS = 200
 KEPT = "active: the set of nodes that works is enough, and no other is much cheaper"
@@ -15,13 +15,13 @@ DELIVERS_NOTHING = "standby: nothing it delivered was accepted in time"
 RESTS = "standby: it stopped only a moment ago"
 
 
-def chosen(offer: Offer, needed: float) -> str:
+def chosen(offer: NodeOffer, needed: float) -> str:
     """Return why ``offer`` works."""
     needed_rate = format_rate(needed)
     return _cut(f"active: {_value(offer)}; it is of the cheapest set that supplies {needed_rate}/s")
 
 
-def too_dear(offer: Offer, limits: Limits) -> str:
+def too_dear(offer: NodeOffer, limits: Limits) -> str:
     """Return what is said of one above the price cap."""
     return _cut(
         f"standby: its price is {offer.usd_per_hour:g} USD/h, "
@@ -37,7 +37,7 @@ def too_slow_link(broadcast_s: float, need: Need) -> str:
     )
 
 
-def not_needed(offer: Offer, supplied: float, needed: float) -> str:
+def not_needed(offer: NodeOffer, supplied: float, needed: float) -> str:
     """Return what is said of one that others make superfluous."""
     return _cut(
         f"standby: others supply {format_rate(supplied)} rollouts/s for less, "
@@ -45,7 +45,7 @@ def not_needed(offer: Offer, supplied: float, needed: float) -> str:
     )
 
 
-def over_limit(offer: Offer, num_nodes: int, usd_per_hour: float, limits: Limits) -> str:
+def over_limit(offer: NodeOffer, num_nodes: int, usd_per_hour: float, limits: Limits) -> str:
     """Return which limit keeps ``offer`` on standby; for when more supply would be welcome."""
     if limits.max_nodes is not None and num_nodes >= limits.max_nodes:
         return f"standby: max_nodes is {limits.max_nodes}, and others give more for their price"
@@ -58,7 +58,7 @@ def over_limit(offer: Offer, num_nodes: int, usd_per_hour: float, limits: Limits
     return "standby: with its link, new weights would reach all too late"
 
 
-def _value(offer: Offer) -> str:
+def _value(offer: NodeOffer) -> str:
     if not offer.rollouts_per_s:
         return "its speed is not known"
     if not offer.usd_per_hour:

@@ -16,12 +16,12 @@ from echo2swarm.scheduling.selection.branch_and_bound import Proof, cheapest_bou
 from echo2swarm.scheduling.selection.greedy import greedy
 from echo2swarm.scheduling.selection.hysteresis import is_in_band, is_near
 from echo2swarm.scheduling.selection.broadcast_cost import alone_s
-from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, Market, fill_links, market_of
+from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, SelectionVariables, fill_links, market_of
 from echo2swarm.scheduling.selection.offers import (
-    Choice,
+    OfferDecision,
     Limits,
     Need,
-    Offer,
+    NodeOffer,
     Selection,
     Shortfall,
     running_usd_per_hour,
@@ -45,7 +45,7 @@ class Effort(StrEnum):
 
 
 def select(
-    offers: Iterable[Offer],
+    offers: Iterable[NodeOffer],
     need: Need | None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     *,
@@ -70,7 +70,7 @@ def select(
         raise ValueError("two offers have the same key")
     sorted_out = _sort_out(listed, need, limits)
     if need is None:
-        choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
+        choices = {key: OfferDecision(0, why) for key, why in sorted_out.why_not.items()}
         return all_that_may([*sorted_out.usable, *sorted_out.unknown], limits, choices)
     market = market_of(sorted_out.usable, need, limits)
     undwelling = market_of(sorted_out.usable, need, limits, is_dwelling=False)
@@ -89,11 +89,11 @@ def select(
 class _SortedOut:
     """The offers, and what is known of some before any is compared with another."""
 
-    offers: Sequence[Offer]
-    usable: Sequence[Offer]
-    unknown: Sequence[Offer]
+    offers: Sequence[NodeOffer]
+    usable: Sequence[NodeOffer]
+    unknown: Sequence[NodeOffer]
     """Those that might be tried."""
-    late: Sequence[Offer]
+    late: Sequence[NodeOffer]
     """Those whose link is too slow for the learner never to wait, but not for it to wait."""
     why_not: dict[str, str]
 
@@ -106,11 +106,11 @@ class _Chosen:
     num_solved: int = 0
 
 
-def _sort_out(offers: Sequence[Offer], need: Need | None, limits: Limits) -> _SortedOut:
+def _sort_out(offers: Sequence[NodeOffer], need: Need | None, limits: Limits) -> _SortedOut:
     why_not: dict[str, str] = {}
-    usable: list[Offer] = []
-    unknown: list[Offer] = []
-    late: list[Offer] = []
+    usable: list[NodeOffer] = []
+    unknown: list[NodeOffer] = []
+    late: list[NodeOffer] = []
     is_met_by_any = need is not None and isfinite(need.required_rollouts_per_s(0.0))
     for offer in offers:
         if not allowed([offer], limits):
@@ -127,7 +127,7 @@ def _sort_out(offers: Sequence[Offer], need: Need | None, limits: Limits) -> _So
 
 
 def _choose(
-    market: Market, offers: Sequence[Offer], effort: Effort, left_s: Callable[[], float]
+    market: SelectionVariables, offers: Sequence[NodeOffer], effort: Effort, left_s: Callable[[], float]
 ) -> _Chosen | None:
     """Return the set that is to work; None if none suffices."""
     plain = market_of(offers, market.need, market.limits, discount=1.0, is_dwelling=False)
@@ -142,7 +142,7 @@ def _choose(
     return found
 
 
-def _solve(market: Market, effort: Effort, left_s: Callable[[], float]) -> _Chosen | None:
+def _solve(market: SelectionVariables, effort: Effort, left_s: Callable[[], float]) -> _Chosen | None:
     start = greedy(market)
     if effort is Effort.GREEDY:
         return None if start is None else _Chosen(start, "greedy")
@@ -154,7 +154,7 @@ def _solve(market: Market, effort: Effort, left_s: Callable[[], float]) -> _Chos
 
 
 def _answer(
-    sorted_out: _SortedOut, market: Market, chosen: _Chosen, lacking: Shortfall | None
+    sorted_out: _SortedOut, market: SelectionVariables, chosen: _Chosen, lacking: Shortfall | None
 ) -> Selection:
     need, limits, x = market.need, market.limits, chosen.x
     broadcast_s = market.broadcast_s(x)
@@ -170,14 +170,14 @@ def _answer(
         is_enough=lacking is None,
         is_kept=chosen.method == KEPT,
     )
-    choices = {key: Choice(0, why) for key, why in sorted_out.why_not.items()}
+    choices = {key: OfferDecision(0, why) for key, why in sorted_out.why_not.items()}
     for offer in sorted_out.late:
         why = reasons.too_slow_link(alone_s(offer, need), need)
         number = facts.counts.get(offer.key, 0)
-        choices[offer.key] = Choice(number, _why(offer, facts, limits) if number else why)
+        choices[offer.key] = OfferDecision(number, _why(offer, facts, limits) if number else why)
     for offer in sorted_out.usable:
         number = facts.counts.get(offer.key, 0) + held.get(offer.key, 0)
-        choices[offer.key] = Choice(number, _why(offer, facts, limits))
+        choices[offer.key] = OfferDecision(number, _why(offer, facts, limits))
     tried_usd = try_unknown(
         [*sorted_out.unknown, *_promising(sorted_out.usable, facts)],
         limits,
@@ -218,7 +218,7 @@ class _Facts:
 
 
 def _held(
-    offers: Sequence[Offer], counts: dict[str, int], need: Need, limits: Limits
+    offers: Sequence[NodeOffer], counts: dict[str, int], need: Need, limits: Limits
 ) -> dict[str, int]:
     """Return those that weren't chosen, but began only a moment ago; nobody gives way to them.
 
@@ -241,13 +241,13 @@ def _held(
     return held
 
 
-def _usd_per_hour(offers: Sequence[Offer], counts: dict[str, int], need: Need) -> float:
+def _usd_per_hour(offers: Sequence[NodeOffer], counts: dict[str, int], need: Need) -> float:
     if not counts:
         return 0.0
     return sum(counts.get(o.key, 0) * running_usd_per_hour(o, need) for o in offers)
 
 
-def _promising(offers: Sequence[Offer], facts: _Facts) -> list[Offer]:
+def _promising(offers: Sequence[NodeOffer], facts: _Facts) -> list[NodeOffer]:
     """Return those that weren't chosen, but might be if more was known of them."""
     if not facts.is_enough:
         return []
@@ -263,11 +263,11 @@ def _promising(offers: Sequence[Offer], facts: _Facts) -> list[Offer]:
     ]
 
 
-def _usd_per_rollout(offer: Offer) -> float:
+def _usd_per_rollout(offer: NodeOffer) -> float:
     return offer.usd_per_hour / 3600 / offer.rollouts_per_s if offer.rollouts_per_s else inf
 
 
-def _why(offer: Offer, facts: _Facts, limits: Limits) -> str:
+def _why(offer: NodeOffer, facts: _Facts, limits: Limits) -> str:
     """Return why an offer that could be chosen was, or was not."""
     if offer.key in facts.counts:
         if facts.is_kept:

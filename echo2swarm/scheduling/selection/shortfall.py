@@ -6,8 +6,8 @@ from math import ceil, inf, isfinite
 from typing import Final
 
 from echo2swarm.scheduling.selection.greedy import greedy
-from echo2swarm.scheduling.selection.variables import Floats, Market, market_of
-from echo2swarm.scheduling.selection.offers import Addition, Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.selection.variables import Floats, SelectionVariables, market_of
+from echo2swarm.scheduling.selection.offers import Addition, Limits, Need, NodeOffer, Shortfall
 
 _MAX_MORE_STALENESS: Final = 16
 _MAX_ADDED: Final = 100_000
@@ -15,7 +15,7 @@ _MAX_GUESSES: Final = 5
 
 
 def shortfall_of(
-    market: Market, chosen: Floats, offers: Sequence[Offer], need: Need, limits: Limits
+    market: SelectionVariables, chosen: Floats, offers: Sequence[NodeOffer], need: Need, limits: Limits
 ) -> Shortfall:
     """Return what lacks, and what would help, each for itself.
 
@@ -38,19 +38,19 @@ def shortfall_of(
     )
 
 
-def allowed(offers: Sequence[Offer], limits: Limits) -> list[Offer]:
+def allowed(offers: Sequence[NodeOffer], limits: Limits) -> list[NodeOffer]:
     """Return the offers that are not too dear."""
     most = limits.max_node_usd_per_hour
     return [o for o in offers if most is None or o.usd_per_hour <= most]
 
 
-def _cheapest(offers: Sequence[Offer], need: Need, limits: Limits) -> tuple[Market, Floats] | None:
+def _cheapest(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> tuple[SelectionVariables, Floats] | None:
     market = market_of(allowed(offers, limits), need, limits, discount=1.0, is_dwelling=False)
     x = greedy(market)
     return None if x is None else (market, x)
 
 
-def _budget(offers: Sequence[Offer], need: Need, limits: Limits) -> float | None:
+def _budget(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> float | None:
     if limits.max_usd_per_hour is None:
         return None
     found = _cheapest(offers, need, replace(limits, max_usd_per_hour=None))
@@ -60,7 +60,7 @@ def _budget(offers: Sequence[Offer], need: Need, limits: Limits) -> float | None
     return ceil(float(market.running @ x) * 100 - 1e-6) / 100
 
 
-def _price(offers: Sequence[Offer], need: Need, limits: Limits) -> float | None:
+def _price(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> float | None:
     if limits.max_node_usd_per_hour is None:
         return None
     found = _cheapest(offers, need, replace(limits, max_node_usd_per_hour=None))
@@ -70,14 +70,14 @@ def _price(offers: Sequence[Offer], need: Need, limits: Limits) -> float | None:
     return max(kind[0].usd_per_hour for kind, n in zip(market.members, x, strict=True) if n > 0)
 
 
-def _number(offers: Sequence[Offer], need: Need, limits: Limits) -> int | None:
+def _number(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> int | None:
     if limits.max_nodes is None:
         return None
     found = _cheapest(offers, need, replace(limits, max_nodes=None))
     return None if found is None else round(float(found[1].sum()))
 
 
-def _staleness(offers: Sequence[Offer], need: Need, limits: Limits) -> int | None:
+def _staleness(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> int | None:
     now = need.workload.max_staleness
     for staleness in range(now + 1, now + 1 + _MAX_MORE_STALENESS):
         if _cheapest(offers, need.with_staleness(staleness), limits) is not None:
@@ -86,7 +86,7 @@ def _staleness(offers: Sequence[Offer], need: Need, limits: Limits) -> int | Non
 
 
 def _addition(
-    market: Market, chosen: Floats, offers: Sequence[Offer], need: Need, limits: Limits
+    market: SelectionVariables, chosen: Floats, offers: Sequence[NodeOffer], need: Need, limits: Limits
 ) -> Addition | None:
     """Return how many more of the best value among the offers would do."""
     usable = [o for o in allowed(offers, limits) if o.rollouts_per_s]

@@ -8,12 +8,12 @@ import numpy as np
 from echo2swarm.scheduling.capacity import Delays, forecast
 from echo2swarm.scheduling.capacity.model import MAX_SECONDS
 from echo2swarm.scheduling.selection.greedy import broadcast_times_s
-from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, Market
+from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, SelectionVariables
 
 _SAME: Final = 1e-6
 
 
-def most_supply(market: Market) -> Floats:
+def most_supply(market: SelectionVariables) -> Floats:
     """Return the set, among those allowed, with which a learner that has to wait is fastest.
 
     All of them, if limits permit and none has so slow a link that it would hold up the rest.
@@ -31,7 +31,7 @@ def most_supply(market: Market) -> Floats:
     return best
 
 
-def _period_s(market: Market, x: Floats) -> float:
+def _period_s(market: SelectionVariables, x: Floats) -> float:
     """Return the time that each step takes with ``x``."""
     broadcast_s = min(market.broadcast_s(x), MAX_SECONDS)
     rollout_s = market.need.rollout_s
@@ -40,7 +40,7 @@ def _period_s(market: Market, x: Floats) -> float:
     return forecast(market.need.workload, delays, rollouts_per_s=supply).period_s
 
 
-def _most_at(market: Market, broadcast_s: float) -> Floats:
+def _most_at(market: SelectionVariables, broadcast_s: float) -> Floats:
     """Return the most supply of which all can have new weights within ``broadcast_s``."""
     upper = market.upper
     burden, limit = np.zeros(market.size), inf
@@ -57,7 +57,7 @@ def _most_at(market: Market, broadcast_s: float) -> Floats:
     return max(tried, key=lambda x: float(market.mu @ x))
 
 
-def _take(market: Market, upper: Floats, worth: tuple[Floats, Floats]) -> Floats:
+def _take(market: SelectionVariables, upper: Floats, worth: tuple[Floats, Floats]) -> Floats:
     """Take the most worthy first, as many as the limits allow."""
     nodes = inf if market.limits.max_nodes is None else market.limits.max_nodes
     budget = inf if market.limits.max_usd_per_hour is None else market.limits.max_usd_per_hour
@@ -74,7 +74,7 @@ def _take(market: Market, upper: Floats, worth: tuple[Floats, Floats]) -> Floats
     return x
 
 
-def _relieve(market: Market, x: Floats, burden: Floats, limit: float) -> Floats:
+def _relieve(market: SelectionVariables, x: Floats, burden: Floats, limit: float) -> Floats:
     """Remove what burdens the broadcast most for what it supplies, until it is in time."""
     excess = float(burden @ x) - limit
     heavy = np.flatnonzero((x > 0) & (burden > 0))

@@ -5,13 +5,13 @@ from math import inf
 
 from echo2swarm.scheduling.selection import reasons
 from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT
-from echo2swarm.scheduling.selection.offers import Choice, Limits, Offer, Selection
+from echo2swarm.scheduling.selection.offers import OfferDecision, Limits, NodeOffer, Selection
 
 
 def try_unknown(
-    unknown: Sequence[Offer],
+    unknown: Sequence[NodeOffer],
     limits: Limits,
-    choices: dict[str, Choice],
+    choices: dict[str, OfferDecision],
     *,
     num_nodes: int = 0,
     usd_per_hour: float = 0.0,
@@ -52,11 +52,11 @@ def try_unknown(
             num_trials += 1
         num_nodes += number
         spent_usd += number * price
-        choices[offer.key] = Choice(number, why)
+        choices[offer.key] = OfferDecision(number, why)
     return spent_usd
 
 
-def all_that_may(offers: Sequence[Offer], limits: Limits, choices: dict[str, Choice]) -> Selection:
+def all_that_may(offers: Sequence[NodeOffer], limits: Limits, choices: dict[str, OfferDecision]) -> Selection:
     """Let all of ``offers`` work that the limits allow, until it is known what is needed.
 
     Args:
@@ -68,7 +68,7 @@ def all_that_may(offers: Sequence[Offer], limits: Limits, choices: dict[str, Cho
     known = [o for o in offers if o.rollouts_per_s is not None and o.is_ready]
     for offer in known:
         if (number := choices[offer.key].count) > 0:
-            choices[offer.key] = Choice(number, reasons.ALL)
+            choices[offer.key] = OfferDecision(number, reasons.ALL)
     counts = [(offer, choices[offer.key].count) for offer in known]
     return Selection(
         choices=choices,
@@ -82,7 +82,7 @@ def all_that_may(offers: Sequence[Offer], limits: Limits, choices: dict[str, Cho
     )
 
 
-def _turn(offer: Offer, *, is_enough: bool) -> tuple[bool, float, str]:
+def _turn(offer: NodeOffer, *, is_enough: bool) -> tuple[bool, float, str]:
     """Return by what offers of unknown speed are put in order."""
     discount = ACTIVE_DISCOUNT if offer.is_active else 1.0
     # A trial that has begun is not broken off for a cheaper one, where it is only a trial.

@@ -16,7 +16,7 @@ from echo2swarm.scheduling.selection.broadcast_cost import LinkModel
 from echo2swarm.scheduling.selection.offers import (
     Limits,
     Need,
-    Offer,
+    NodeOffer,
     running_usd_per_hour,
     starting_usd_per_hour,
 )
@@ -32,7 +32,7 @@ TOLERANCE: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Market:
+class SelectionVariables:
     """Those offers whose speed is known and that may work, as variables.
 
     Arrays have one element per variable.
@@ -40,7 +40,7 @@ class Market:
 
     need: Need
     limits: Limits
-    members: tuple[tuple[Offer, ...], ...]
+    members: tuple[tuple[NodeOffer, ...], ...]
     """The offers behind each variable, in the order in which they are taken."""
     is_active: NDArray[np.bool_]
     """Whether the variable is of those that work."""
@@ -116,13 +116,13 @@ class Market:
 
 
 def market_of(
-    offers: Sequence[Offer],
+    offers: Sequence[NodeOffer],
     need: Need,
     limits: Limits,
     *,
     discount: float = ACTIVE_DISCOUNT,
     is_dwelling: bool = True,
-) -> Market:
+) -> SelectionVariables:
     """Return ``offers``, whose speeds are known, as variables.
 
     Args:
@@ -132,7 +132,7 @@ def market_of(
         discount: on the price of those that work.
         is_dwelling: whether those that stopped a moment ago are left alone.
     """
-    grouped: dict[tuple[Any, ...], list[Offer]] = {}
+    grouped: dict[tuple[Any, ...], list[NodeOffer]] = {}
     for offer in sorted(offers, key=lambda offer: offer.key):
         alike = (
             offer.usd_per_hour,
@@ -163,7 +163,7 @@ def market_of(
     starting = np.array([starting_usd_per_hour(o) for o in kinds], dtype=float)
     full = running + np.where(is_active, 0.0, starting)
     tie = _TIE * float(full.max(initial=0.0)) or _TIE
-    return Market(
+    return SelectionVariables(
         need=need,
         limits=limits,
         members=tuple(tuple(members) for members in grouped.values()),
@@ -177,7 +177,7 @@ def market_of(
     )
 
 
-def fill_links(offers: Sequence[Offer]) -> list[Offer]:
+def fill_links(offers: Sequence[NodeOffer]) -> list[NodeOffer]:
     """Return the offers with the median for rates that are unknown; as they are if all are."""
     up = _median([offer.upload_bytes_per_s for offer in offers])
     down = _median([offer.download_bytes_per_s for offer in offers])

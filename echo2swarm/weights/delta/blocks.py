@@ -28,7 +28,7 @@ DENSE_SHARE: Final = 0.4
 _SPARSE_COUNTS: Final = struct.Struct("<II")
 
 
-class Kind(IntEnum):
+class BlockKind(IntEnum):
     """The first byte of a block's record."""
 
     SAME = 0
@@ -134,16 +134,16 @@ def apply(change: Change, words: Words) -> None:
             np.bitwise_xor(words, values, out=words)
 
 
-def encode(change: Change, compressor: Compressor) -> bytes:
+def encode_block(change: Change, compressor: Compressor) -> bytes:
     """Return the record of a change."""
     match change:
         case Sparse(positions, values) if not positions.size:
-            return bytes((Kind.SAME,))
+            return bytes((BlockKind.SAME,))
         case Sparse(positions, values):
             gaps = _gaps_of(positions)
             return b"".join(
                 (
-                    bytes((Kind.SPARSE,)),
+                    bytes((BlockKind.SPARSE,)),
                     _SPARSE_COUNTS.pack(positions.size, gaps.size),
                     compressor.section(gaps.data),
                     *(compressor.section(plane) for plane in _planes_of(values)),
@@ -151,10 +151,10 @@ def encode(change: Change, compressor: Compressor) -> bytes:
             )
         case Dense(values):
             planes = (compressor.section(plane, is_fast=True) for plane in _planes_of(values))
-            return b"".join((bytes((Kind.DENSE,)), *planes))
+            return b"".join((bytes((BlockKind.DENSE,)), *planes))
 
 
-def decode(
+def decode_block(
     source: BinaryIO, decompressor: Decompressor, *, num_words: int, word_bytes: int
 ) -> Change:
     """Return the change whose record comes next.
@@ -164,12 +164,12 @@ def decode(
     """
     kind = read_exactly(source, 1)[0]
     dtype = word_type(word_bytes)
-    if kind == Kind.SAME:
+    if kind == BlockKind.SAME:
         return Sparse(np.empty(0, np.int32), np.empty(0, dtype))
-    if kind == Kind.DENSE:
+    if kind == BlockKind.DENSE:
         planes = [decompressor.section(source, num_words) for _ in range(word_bytes)]
         return Dense(_from_planes(planes, dtype))
-    if kind != Kind.SPARSE:
+    if kind != BlockKind.SPARSE:
         raise BadDeltaError(f"a record of kind {kind}")
     num_changed, num_gaps = _SPARSE_COUNTS.unpack(read_exactly(source, _SPARSE_COUNTS.size))
     # Each gap byte leads at least one word further.

@@ -81,7 +81,7 @@ def diff(
             yield
 
 
-def merge(first: Path, second: Path, target: Path, *, max_bytes: int) -> Steps:
+def compose(first: Path, second: Path, target: Path, *, max_bytes: int) -> Steps:
     """Write the delta that is ``first`` and then ``second``.
 
     Costs as much as there is in them, not as there is in the weights.

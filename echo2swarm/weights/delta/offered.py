@@ -20,7 +20,7 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.weights.delta.compute import CODEC, TooLargeError, diff, merge
+from echo2swarm.weights.delta.compute import CODEC, TooLargeError, diff, compose
 from echo2swarm.weights.delta.errors import BadDeltaError
 from echo2swarm.weights.delta.element_size import word_bytes_of
 from echo2swarm.system.errors import StoreError
@@ -163,7 +163,7 @@ class _Maker:
             first, second = _file_of(payload), _file_of(step)
             return await self._made(
                 older.base_version,
-                lambda target: merge(first, second, target, max_bytes=self._max_bytes),
+                lambda target: compose(first, second, target, max_bytes=self._max_bytes),
             )
 
     async def _made(

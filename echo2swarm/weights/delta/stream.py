@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from echo2swarm.weights.delta.blocks import Change, decode, encode
+from echo2swarm.weights.delta.blocks import Change, decode_block, encode_block
 from echo2swarm.weights.delta.errors import BadDeltaError
 from echo2swarm.weights.delta.sections import Compressor, Decompressor, read_exactly
 
@@ -65,7 +65,7 @@ class DeltaWriter:
 
     def add(self, change: Change) -> None:
         """Write the next block's change."""
-        self.num_bytes += self._target.write(encode(change, self._compressor))
+        self.num_bytes += self._target.write(encode_block(change, self._compressor))
 
 
 def read_header(source: BinaryIO) -> Header:
@@ -100,7 +100,7 @@ def read_changes(source: BinaryIO, header: Header) -> Iterator[Change]:
     """
     decompressor = Decompressor()
     for index in range(header.num_blocks):
-        yield decode(
+        yield decode_block(
             source,
             decompressor,
             num_words=header.num_words(index),

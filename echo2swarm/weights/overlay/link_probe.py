@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Stream
 from protocols.codec import decode, encode
@@ -45,7 +45,7 @@ async def send_blocks(stream: Stream, *, may_i_send: MayISend | None = None) -> 
         NetworkError: the stream broke.
         RemoteProtocolError: the other end does not keep to the protocol.
     """
-    sender, bell = ProbeSender(trio.current_time()), Bell()
+    sender, bell = ProbeSender(trio.current_time()), ChangeEvent()
 
     failure: NetworkError | RemoteProtocolError | None = None
 

@@ -7,7 +7,7 @@ from protocols.ids import PeerId
 
 
 @dataclass(slots=True)
-class Member:
+class OverlayMember:
     """One member, and its neighbours."""
 
     peer: PeerId
@@ -25,21 +25,21 @@ class Member:
         return len(self.near) - self.num_reachable
 
 
-def pair(one: Member, other: Member) -> None:
+def pair(one: OverlayMember, other: OverlayMember) -> None:
     """Make two members neighbours."""
     for here, there in ((one, other), (other, one)):
         here.near[there.peer] = None
         here.num_reachable += there.is_reachable
 
 
-def unpair(one: Member, other: Member) -> None:
+def unpair(one: OverlayMember, other: OverlayMember) -> None:
     """Make two neighbours strangers."""
     for here, there in ((one, other), (other, one)):
         del here.near[there.peer]
         here.num_reachable -= there.is_reachable
 
 
-def island_of(members: Mapping[PeerId, Member], member: Member) -> dict[PeerId, None]:
+def island_of(members: Mapping[PeerId, OverlayMember], member: OverlayMember) -> dict[PeerId, None]:
     """Return all whom ``member`` is connected to through those that can be dialled."""
     island: dict[PeerId, None] = {member.peer: None}
     to_visit = [member]

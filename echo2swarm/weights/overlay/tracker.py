@@ -26,7 +26,7 @@ from statistics import median
 from typing import Final
 
 from echo2swarm.weights.overlay.bans import BanBook
-from echo2swarm.weights.overlay.overlay import Member, island_of, pair, unpair
+from echo2swarm.weights.overlay.overlay import OverlayMember, island_of, pair, unpair
 from protocols.heartbeat import MAX_NEIGHBOURS
 from protocols.ids import PeerId
 
@@ -40,7 +40,7 @@ _TRIES: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrackerSettings:
+class OverlaySettings:
     """How many neighbours."""
 
     usual: int = 12
@@ -52,19 +52,19 @@ class TrackerSettings:
     """Whether two unreachable peers can be brought together."""
 
 
-class Tracker:
+class OverlayTracker:
     """The overlay of one run.
 
     Args:
         rng: decides who is paired; the same seed and events give the same overlay.
-        settings: see :class:`TrackerSettings`.
+        settings: see :class:`OverlaySettings`.
     """
 
-    def __init__(self, rng: random.Random, settings: TrackerSettings | None = None) -> None:
+    def __init__(self, rng: random.Random, settings: OverlaySettings | None = None) -> None:
         self.bans = BanBook()
         self._rng = rng
-        self._settings = settings or TrackerSettings()
-        self._members: dict[PeerId, Member] = {}
+        self._settings = settings or OverlaySettings()
+        self._members: dict[PeerId, OverlayMember] = {}
         self._typical_upload = 0.0
 
     # What is asked.
@@ -84,7 +84,7 @@ class Tracker:
     def joined(self, peer: PeerId, *, is_reachable: bool = True) -> None:
         """Take in a member, unless it is here already or shut out."""
         if peer not in self._members and not self.bans.is_banned(peer):
-            self._members[peer] = Member(peer, is_reachable)
+            self._members[peer] = OverlayMember(peer, is_reachable)
             self._mend([peer])
 
     def left(self, peer: PeerId) -> None:
@@ -154,7 +154,7 @@ class Tracker:
                 self._fill_unreachable(member)
         self._join_islands()
 
-    def _fill(self, member: Member) -> None:
+    def _fill(self, member: OverlayMember) -> None:
         """Pair one that can be dialled with others that can be."""
         target = self._target(member)
         lacking = [
@@ -177,7 +177,7 @@ class Tracker:
         if member.num_reachable < min(wanted, 2):
             self._take_any(member)
 
-    def _step_between(self, member: Member) -> bool:
+    def _step_between(self, member: OverlayMember) -> bool:
         """Break up a random pair, and pair both with ``member``; returns whether that worked."""
         if len(member.near) + 2 > self._settings.most:
             return False
@@ -195,7 +195,7 @@ class Tracker:
                 return True
         return False
 
-    def _take_any(self, member: Member) -> None:
+    def _take_any(self, member: OverlayMember) -> None:
         """Pair ``member`` with somebody who has enough already, rather than leave it alone."""
         others = [
             other
@@ -205,7 +205,7 @@ class Tracker:
         if others and self._can_make_room(member):
             self._pair_with_room(member, min(others, key=lambda other: other.num_reachable))
 
-    def _fill_unreachable(self, member: Member) -> None:
+    def _fill_unreachable(self, member: OverlayMember) -> None:
         """Pair one that can't be dialled: with those first that serve fewest of its kind."""
         wanted = self._wanted_by_unreachable()
         servers = [
@@ -222,7 +222,7 @@ class Tracker:
         if self._settings.can_punch:
             self._punch(member)
 
-    def _take_from_richest(self, member: Member) -> bool:
+    def _take_from_richest(self, member: OverlayMember) -> bool:
         """Take over a place of the unreachable member that has most; returns whether one had."""
         richest = max(
             (m for m in self._members.values() if not m.is_reachable and m is not member),
@@ -240,7 +240,7 @@ class Tracker:
                 return True
         return False
 
-    def _serve_the_poorest(self, member: Member) -> None:
+    def _serve_the_poorest(self, member: OverlayMember) -> None:
         """Give the places of one that can be dialled to the unreachable that have fewest."""
         wanted = self._wanted_by_unreachable()
         poor = [
@@ -255,7 +255,7 @@ class Tracker:
         for other in poor[: max(0, self._num_places(member))]:
             pair(member, other)
 
-    def _punch(self, member: Member) -> None:
+    def _punch(self, member: OverlayMember) -> None:
         """Pair two that can't be dialled; neither gets more of them than of the others."""
         others = [
             other
@@ -268,11 +268,11 @@ class Tracker:
                 return
             pair(member, other)
 
-    def _can_punch(self, member: Member) -> bool:
+    def _can_punch(self, member: OverlayMember) -> bool:
         has_few = member.num_unreachable < member.num_reachable
         return has_few and len(member.near) < self._settings.usual
 
-    def _drop_unreachable(self, member: Member) -> None:
+    def _drop_unreachable(self, member: OverlayMember) -> None:
         """Part one that can't be dialled from as many of its kind as it must not have."""
         if member.is_reachable:
             return
@@ -310,7 +310,7 @@ class Tracker:
         uploads = [m.upload_bytes_per_s for m in self._members.values() if m.upload_bytes_per_s]
         return median(uploads) if uploads else 0.0
 
-    def _target(self, member: Member) -> int:
+    def _target(self, member: OverlayMember) -> int:
         """Return how many reachable neighbours a reachable member is to have."""
         usual, typical = self._settings.usual, self._typical_upload
         if member.upload_bytes_per_s <= typical or not typical:
@@ -321,22 +321,22 @@ class Tracker:
         usual = self._settings.usual
         return usual - usual // 2 if self._settings.can_punch else usual
 
-    def _num_places(self, member: Member) -> int:
+    def _num_places(self, member: OverlayMember) -> int:
         """Return how many more unreachable ones a reachable member can serve."""
         kept = max(self._target(member), member.num_reachable)
         return self._settings.most - kept - member.num_unreachable
 
-    def _may_pair(self, one: Member, other: Member) -> bool:
+    def _may_pair(self, one: OverlayMember, other: OverlayMember) -> bool:
         return (
             one is not other
             and other.peer not in one.near
             and not self.bans.are_apart(one.peer, other.peer)
         )
 
-    def _can_make_room(self, member: Member) -> bool:
+    def _can_make_room(self, member: OverlayMember) -> bool:
         return len(member.near) < self._settings.most or member.num_unreachable > 0
 
-    def _pair_with_room(self, one: Member, other: Member) -> None:
+    def _pair_with_room(self, one: OverlayMember, other: OverlayMember) -> None:
         for member in (one, other):
             if len(member.near) >= self._settings.most:
                 near = (self._members[peer] for peer in member.near)

@@ -36,7 +36,7 @@ def describe(paths: Sequence[Path]) -> tuple[PayloadRef, bytes, bytes]:
     return ref, hashes, content_sha256
 
 
-def adopt_files(
+def import_files(
     paths: Sequence[Path], ref: PayloadRef, hashes: bytes, target: Path, reserve_bytes: int
 ) -> None:
     """Lay out a complete payload at ``target`` from files that :func:`describe` described.

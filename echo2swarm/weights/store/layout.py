@@ -47,7 +47,7 @@ class BadChunkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileSpan:
     """A piece of one file."""
 
     name: str
@@ -55,14 +55,14 @@ class Span:
     length: int
 
 
-def spans_of(ref: PayloadRef, offset: int, length: int) -> Iterator[Span]:
+def spans_of(ref: PayloadRef, offset: int, length: int) -> Iterator[FileSpan]:
     """Yield the pieces of files that bytes ``offset`` to ``offset + length`` of a payload are."""
     start = 0
     for file in ref.files:
         first = max(offset, start)
         last = min(offset + length, start + file.size_bytes)
         if first < last:
-            yield Span(file.name, first - start, last - first)
+            yield FileSpan(file.name, first - start, last - first)
         start += file.size_bytes
 
 
@@ -177,7 +177,7 @@ def read_chunk(folder: Path, ref: PayloadRef, index: int) -> bytes:
     return data
 
 
-def _read_span(files: Path, span: Span) -> bytes:
+def _read_span(files: Path, span: FileSpan) -> bytes:
     with _descriptor(files / span.name, os.O_RDONLY) as descriptor:
         return os.pread(descriptor, span.length, span.offset)
 

@@ -286,7 +286,7 @@ class VersionLibrary:
     def _read(self, path: Path) -> HeldVersion | None:
         try:
             sealed = path.read_bytes()
-            manifest = manifest_protocol.read(sealed, self.learner_key, run=self.run)
+            manifest = manifest_protocol.verify_manifest(sealed, self.learner_key, run=self.run)
         except (OSError, RemoteProtocolError) as exc:
             _log.warning("version.discarded", file=path.name, error=str(exc))
             return None

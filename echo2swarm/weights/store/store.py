@@ -23,7 +23,7 @@ import trio
 
 from echo2swarm.system.errors import StoreError
 from echo2swarm.weights.store import layout
-from echo2swarm.weights.store.import_files import adopt_files, describe
+from echo2swarm.weights.store.import_files import import_files, describe
 from echo2swarm.weights.store.layout import HASH_BYTES, BadChunkError
 from echo2swarm.weights.store.payload import Payload
 from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
@@ -245,7 +245,7 @@ class PayloadStore:
                 raise StoreError(f"payload {known.root.hex()[:16]} is in use in another shape")
             target = self._folder_of(ref.root_sha256, is_partial=False)
             await self._on_disk(
-                partial(adopt_files, paths, ref, hashes, target, self._reserve_bytes),
+                partial(import_files, paths, ref, hashes, target, self._reserve_bytes),
                 "cannot store a snapshot",
                 needed_bytes=ref.size_bytes,
             )

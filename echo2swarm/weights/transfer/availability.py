@@ -10,7 +10,7 @@ from echo2swarm.weights.store.payload import Payload
 from protocols.chunks import MAX_HAVE_INDICES
 
 
-class Offering(Protocol):
+class Availability(Protocol):
     """One holder's offers to one downloader."""
 
     def take_news(self) -> list[int]:
@@ -42,7 +42,7 @@ class Offering(Protocol):
         ...
 
 
-class WholeOffering:
+class FullAvailability:
     """Offers everything that is held, and what comes to be."""
 
     def __init__(self, payload: Payload) -> None:

@@ -14,7 +14,7 @@ SHUN_S: Final = 600.0
 MAX_SHUNNED: Final = 1024
 
 
-class Shunned:
+class BanList:
     """Who is shunned now; shared by what downloads and what serves."""
 
     def __init__(self) -> None:

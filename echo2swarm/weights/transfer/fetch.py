@@ -1,6 +1,6 @@
 """Fetch one payload from all who hold parts of it, while they come and go.
 
-The I/O around :class:`protocols.chunk_download.ChunkPull`. What arrives is checked,
+The I/O around :class:`protocols.chunk_download.ChunkDownload`. What arrives is checked,
 written, and from then on offered to others by
 :class:`~echo2swarm.weights.transfer.serve.ChunkServer`; so a payload is relayed while it
 is still being fetched. What is here already is not fetched again.
@@ -19,19 +19,19 @@ import trio
 from echo2swarm.weights.transfer.rate_limit import DownloadBudget
 from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Stream
-from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, Line, Lines
-from echo2swarm.weights.transfer.availability import WholeOffering, in_messages
+from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, PooledStream, StreamPool
+from echo2swarm.weights.transfer.availability import FullAvailability, in_messages
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
-from protocols.chunk_source import PullSettings
+from protocols.chunk_source import DownloadSettings
 from protocols.chunk_download import (
     AskChunk,
     AskHashes,
-    ChunkPull,
-    DropHolder,
+    ChunkDownload,
+    DropPeer,
     Effect,
     Finished,
 )
@@ -43,8 +43,8 @@ from protocols.chunks import (
     Have,
     Held,
     Holding,
-    Open,
-    Refused,
+    OpenPayload,
+    ChunkRefused,
     Reply,
     Request,
     WantChunk,
@@ -94,7 +94,7 @@ def _ignore(*_: object) -> None:
 
 
 async def fetch_payload(
-    lines: Lines,
+    lines: StreamPool,
     store: PayloadStore,
     ref: PayloadRef,
     *,
@@ -104,8 +104,8 @@ async def fetch_payload(
     traffic: Traffic,
     on_progress: Callable[[FetchProgress], None] = _ignore,
     on_fault: Callable[[PeerId, Reason], None] = _ignore,
-    shunned: Shunned | None = None,
-    settings: PullSettings | None = None,
+    shunned: BanList | None = None,
+    settings: DownloadSettings | None = None,
     budget: DownloadBudget | None = None,
 ) -> Payload:
     """Return the payload ``ref`` names, complete, once every chunk is here.
@@ -134,7 +134,7 @@ async def fetch_payload(
     payload = await store.begin(ref)
     with store.pin(payload.root):
         if not payload.is_whole:
-            core = ChunkPull(
+            core = ChunkDownload(
                 num_chunks=ref.num_chunks,
                 missing=payload.missing(),
                 has_hashes=payload.hashes is not None,
@@ -153,7 +153,7 @@ async def fetch_payload(
                 on_progress=on_progress,
                 on_fault=on_fault,
                 source=source,
-                shunned=shunned or Shunned(),
+                shunned=shunned or BanList(),
                 budget=budget,
             )
             await fetch.run(holders)
@@ -166,22 +166,22 @@ class _Fetch:
 
     def __init__(
         self,
-        core: ChunkPull,
+        core: ChunkDownload,
         *,
-        lines: Lines,
+        lines: StreamPool,
         store: PayloadStore,
         payload: Payload,
         traffic: Traffic,
         on_progress: Callable[[FetchProgress], None],
         on_fault: Callable[[PeerId, Reason], None],
         source: PeerId | None,
-        shunned: Shunned,
+        shunned: BanList,
         budget: DownloadBudget | None,
     ) -> None:
         self._core = core
         self._budget = budget
         self._lines = lines
-        self._borrowed: dict[PeerId, Line] = {}
+        self._borrowed: dict[PeerId, PooledStream] = {}
         self._store = store
         self._payload = payload
         self._traffic = traffic
@@ -261,12 +261,12 @@ class _Fetch:
     async def _pull_over_line(self, peer: PeerId, scope: trio.CancelScope, *, fresh: bool) -> bool:
         """Pull over one stream; returns False, soon, if it was a kept one that is dead."""
         async with self._lines.to(peer, bulk=not self._is_small, fresh=fresh) as line:
-            told = WholeOffering(self._payload)
+            told = FullAvailability(self._payload)
             told.take_news()
             answer = await self._begin(peer, line)
             if answer is None:
                 return False
-            if isinstance(answer, Refused):
+            if isinstance(answer, ChunkRefused):
                 raise NetworkError(f"{short(peer)} refused: {answer.reason}")
             if not isinstance(answer, Holding):
                 raise RemoteProtocolError(f"{type(answer).__name__} before Holding")
@@ -282,10 +282,10 @@ class _Fetch:
                 del self._borrowed[peer]
         return True
 
-    async def _begin(self, peer: PeerId, line: Line) -> Reply | None:
+    async def _begin(self, peer: PeerId, line: PooledStream) -> Reply | None:
         """Name the payload; returns the answer, or None if a kept line gives none."""
         held = self._payload.bitmap() if peer == self._source else b""
-        opening = encode(Open(self._payload.root, held), max_bytes=MAX_REQUEST_BYTES)
+        opening = encode(OpenPayload(self._payload.root, held), max_bytes=MAX_REQUEST_BYTES)
         if not line.is_used:
             await line.stream.send(opening)
             return await self._receive(line.stream)
@@ -308,7 +308,7 @@ class _Fetch:
         stream: Stream,
         scope: trio.CancelScope,
         holding: Holding,
-        told: WholeOffering,
+        told: FullAvailability,
     ) -> None:
         failure: NetworkError | RemoteProtocolError | StoreError | None = None
         outbox, to_send = trio.open_memory_channel[Request](MAX_OUTSTANDING + 1)
@@ -343,7 +343,7 @@ class _Fetch:
             scope.cancel()
 
     async def _tell_held(
-        self, stream: Stream, told: WholeOffering, scope: trio.CancelScope
+        self, stream: Stream, told: FullAvailability, scope: trio.CancelScope
     ) -> None:
         """Tell the source what has come from anywhere: it deals by it."""
         try:
@@ -373,7 +373,7 @@ class _Fetch:
                 await self._take_chunk(peer, index, data)
             case Hashes(sha256s):
                 await self._take_hashes(peer, sha256s)
-            case Refused(reason, index):
+            case ChunkRefused(reason, index):
                 self._perform(self._core.refused(peer, index, reason, _now_s()))
             case Holding():
                 raise RemoteProtocolError("said twice what it holds")
@@ -389,7 +389,7 @@ class _Fetch:
         # Before it is checked: the next request is on its way meanwhile.
         effects = self._core.chunk_arrived(peer, index, _now_s())
         self._perform(effects)
-        if is_missing and not any(isinstance(e, DropHolder) and e.holder == peer for e in effects):
+        if is_missing and not any(isinstance(e, DropPeer) and e.holder == peer for e in effects):
             self._nursery.start_soon(self._check_chunk, peer, index, data)
         else:
             self._free_checks.release()
@@ -445,7 +445,7 @@ class _Fetch:
                     self._outboxes[holder].send_nowait(WantChunk(index))
                 case AskHashes(holder):
                     self._outboxes[holder].send_nowait(WantHashes())
-                case DropHolder(holder, why, fault):
+                case DropPeer(holder, why, fault):
                     self._drop(holder, why, fault)
                 case Finished():
                     self._whole_fetch.cancel()
@@ -469,10 +469,10 @@ class _Fetch:
 
 def _is_answer_to_open(reply: Reply) -> bool:
     """Whether a reply on a used stream is about the new payload, and not the one before."""
-    return isinstance(reply, Holding) or (isinstance(reply, Refused) and reply.index is None)
+    return isinstance(reply, Holding) or (isinstance(reply, ChunkRefused) and reply.index is None)
 
 
-async def _send_held(stream: Stream, told: WholeOffering) -> None:
+async def _send_held(stream: Stream, told: FullAvailability) -> None:
     for indices in in_messages(told.take_news()):
         await stream.send(encode(Held(indices), max_bytes=MAX_REQUEST_BYTES))
 

@@ -50,7 +50,7 @@ _SAMPLES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ChunkOffer:
     """Tell ``peer`` that it may ask for these chunks."""
 
     peer: PeerId
@@ -58,7 +58,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DealSettings:
+class SeederSettings:
     """The numbers in the rules above."""
 
     max_unasked: int = 3
@@ -143,19 +143,19 @@ class _Rate:
         return self._per_s * exp((self._at_s - now_s) / _RATE_WINDOW_S)
 
 
-class Dealer:
+class Seeder:
     """The offers of one payload's source.
 
     Args:
         num_chunks: of the payload.
         rng: breaks ties.
-        settings: see :class:`DealSettings`.
+        settings: see :class:`SeederSettings`.
     """
 
-    def __init__(self, *, num_chunks: int, rng: Rng, settings: DealSettings | None = None) -> None:
+    def __init__(self, *, num_chunks: int, rng: Rng, settings: SeederSettings | None = None) -> None:
         self._num_chunks = num_chunks
         self._rng = rng
-        self._settings = settings or DealSettings()
+        self._settings = settings or SeederSettings()
         self._peers: dict[PeerId, _Peer] = {}
         self._num_holders = [0] * num_chunks
         self._to_deal = deque(range(num_chunks))
@@ -177,7 +177,7 @@ class Dealer:
 
     def joined(
         self, peer: PeerId, held: Iterable[int], *, weight: float | None, now_s: float
-    ) -> list[Offer]:
+    ) -> list[ChunkOffer]:
         """Note a peer, what it holds, and its measured upload in any unit; None if unknown."""
         if peer in self._peers:
             raise LocalProtocolError(f"{peer} has joined already")
@@ -194,7 +194,7 @@ class Dealer:
         self._settled_s = now_s
         return self._offers(now_s)
 
-    def left(self, peer: PeerId, now_s: float) -> list[Offer]:
+    def left(self, peer: PeerId, now_s: float) -> list[ChunkOffer]:
         """Note that a peer is gone, or banned: what it was dealt is dealt to others at once.
 
         One that holds everything is not gone: it has no more to ask, and serves others.
@@ -220,7 +220,7 @@ class Dealer:
         state = self._peers.get(peer)
         return state is not None and index not in state.lacks
 
-    def asked(self, peer: PeerId, index: int, now_s: float) -> list[Offer]:
+    def asked(self, peer: PeerId, index: int, now_s: float) -> list[ChunkOffer]:
         """Note that a peer has asked for what it was offered."""
         state = self._peers.get(peer)
         if state is None or index not in state.unasked:
@@ -231,7 +231,7 @@ class Dealer:
         state.asked.add(index)
         return self._offers(now_s)
 
-    def sent(self, peer: PeerId, index: int, now_s: float) -> list[Offer]:
+    def sent(self, peer: PeerId, index: int, now_s: float) -> list[ChunkOffer]:
         """Note that a chunk has been sent, or will not be: it keeps no other back any more."""
         state = self._peers.get(peer)
         if state is None or index not in state.asked:
@@ -243,7 +243,7 @@ class Dealer:
         self._own_rate.add(1, now_s)
         return self._offers(now_s)
 
-    def held(self, peer: PeerId, indices: Iterable[int], now_s: float) -> list[Offer]:
+    def held(self, peer: PeerId, indices: Iterable[int], now_s: float) -> list[ChunkOffer]:
         """Note that a peer says it has come to hold chunks, whoever they came from."""
         state = self._peers.get(peer)
         if state is None:
@@ -273,7 +273,7 @@ class Dealer:
         """Return when :meth:`deadline_passed` must next be called; ``inf`` for never."""
         return now_s + self._settings.look_s if self._num_lacking else inf
 
-    def deadline_passed(self, now_s: float) -> list[Offer]:
+    def deadline_passed(self, now_s: float) -> list[ChunkOffer]:
         """See what the time brings: chunks that did not spread, peers that need help."""
         stall_s = max(self._settings.min_stall_s, 4 * self._usual_spread_s)
         for state in self._peers.values():
@@ -295,14 +295,14 @@ class Dealer:
                     )
         return self._offers(now_s)
 
-    def _offers(self, now_s: float) -> list[Offer]:
+    def _offers(self, now_s: float) -> list[ChunkOffer]:
         offers: dict[PeerId, list[int]] = {}
         room = self._room(now_s)
         if room > 0:
             room -= self._deal(offers, room, now_s)
         if room > 0 and self._is_all_dealt and self._peers_need_help(now_s):
             self._help(offers, room, now_s)
-        return [Offer(peer, tuple(indices)) for peer, indices in offers.items()]
+        return [ChunkOffer(peer, tuple(indices)) for peer, indices in offers.items()]
 
     def _room(self, now_s: float) -> int:
         """Return how many more chunks may be on offer."""

@@ -1,4 +1,4 @@
-"""The source's side of a broadcast: one :class:`Dealer` per payload, fed by its streams."""
+"""The source's side of a broadcast: one :class:`Seeder` per payload, fed by its streams."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
+from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
 from echo2swarm.weights.store.payload import Payload
 from protocols.ids import PeerId
 
@@ -21,18 +21,18 @@ UploadRateOf = Callable[[PeerId], float | None]
 """Returns a peer's measured upload in bytes per second; None if it is not known."""
 
 
-class Table:
+class SeedingSession:
     """The deal of one payload: who sits at it, and what was offered them."""
 
     def __init__(self, payload: Payload, rng: random.Random, upload_rate_of: UploadRateOf) -> None:
         self._upload_rate_of = upload_rate_of
         stall_s = max(MIN_STALL_S, payload.ref.chunk_bytes / SLOW_BYTES_PER_S)
-        self._dealer = Dealer(
+        self._dealer = Seeder(
             num_chunks=payload.ref.num_chunks,
             rng=rng,
-            settings=DealSettings(min_stall_s=stall_s, max_wait_s=max(10.0, stall_s)),
+            settings=SeederSettings(min_stall_s=stall_s, max_wait_s=max(10.0, stall_s)),
         )
-        self._seats: dict[PeerId, Seat] = {}
+        self._seats: dict[PeerId, Leecher] = {}
         self._look_at_s = -inf
         """When time next brings something; shared, so that many seats look no more often."""
 
@@ -42,9 +42,9 @@ class Table:
         return not self._seats
 
     @contextmanager
-    def seat(self, peer: PeerId, held: Sequence[int]) -> Iterator["Seat"]:
+    def seat(self, peer: PeerId, held: Sequence[int]) -> Iterator["Leecher"]:
         """Take part as long as the context lasts; a peer's newer stream replaces its older."""
-        seat = Seat(peer, self._dealer, self)
+        seat = Leecher(peer, self._dealer, self)
         if peer in self._seats:
             self.pass_on(self._dealer.left(peer, trio.current_time()))
         self._seats[peer] = seat
@@ -67,17 +67,17 @@ class Table:
                 self._look_at_s = min(self._dealer.next_deadline_s(now_s), now_s + LONGEST_SLEEP_S)
             await trio.sleep_until(self._look_at_s)
 
-    def pass_on(self, offers: Sequence[Offer]) -> None:
+    def pass_on(self, offers: Sequence[ChunkOffer]) -> None:
         """Tell the seats what they are offered."""
         for offer in offers:
             if (seat := self._seats.get(offer.peer)) is not None:
                 seat.add_news(offer.indices)
 
 
-class Seat:
-    """One downloader's part in a deal; an :class:`~echo2swarm.weights.transfer.availability.Offering`."""
+class Leecher:
+    """One downloader's part in a deal; an :class:`~echo2swarm.weights.transfer.availability.Availability`."""
 
-    def __init__(self, peer: PeerId, dealer: Dealer, table: Table) -> None:
+    def __init__(self, peer: PeerId, dealer: Seeder, table: SeedingSession) -> None:
         self._peer = peer
         self._dealer = dealer
         self._table = table

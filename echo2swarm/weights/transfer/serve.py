@@ -1,6 +1,6 @@
 """Serve chunks to whoever asks, also of what is still being downloaded.
 
-The I/O around :class:`protocols.chunk_upload.ServeSession`. A node offers all it holds; the
+The I/O around :class:`protocols.chunk_upload.UploadSession`. A node offers all it holds; the
 source of what it published deals it (:mod:`echo2swarm.weights.transfer.seeding`).
 """
 
@@ -17,10 +17,10 @@ import trio
 from echo2swarm.weights.transfer.rate_limit import UploadBudget
 from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.weights.transfer.seeding import Table, UploadRateOf
-from echo2swarm.weights.transfer.availability import Offering, WholeOffering, in_messages
+from echo2swarm.weights.transfer.seeding import SeedingSession, UploadRateOf
+from echo2swarm.weights.transfer.availability import Availability, FullAvailability, in_messages
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.banned import Shunned
+from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
@@ -32,7 +32,7 @@ from protocols.chunk_upload import (
     SendChunk,
     SendHashes,
     SendRefusal,
-    ServeSession,
+    UploadSession,
 )
 from protocols.chunks import (
     MAX_OUTSTANDING,
@@ -41,7 +41,7 @@ from protocols.chunks import (
     Hashes,
     Have,
     Holding,
-    Refused,
+    ChunkRefused,
     Reply,
     Request,
     bitmap_of,
@@ -89,7 +89,7 @@ class ChunkServer:
         store: PayloadStore,
         traffic: Traffic,
         *,
-        shunned: Shunned | None = None,
+        shunned: BanList | None = None,
         budget: UploadBudget | None = None,
         upload_rate_of: UploadRateOf | None = None,
         rng: random.Random | None = None,
@@ -98,11 +98,11 @@ class ChunkServer:
         self._is_open = is_open
         self._store = store
         self._traffic = traffic
-        self._shunned = shunned or Shunned()
+        self._shunned = shunned or BanList()
         self._budget = budget or UploadBudget()
         self._upload_rate_of = upload_rate_of
         self._rng = rng or random.Random()  # noqa: S311 - nobody gains by guessing
-        self._tables: dict[bytes, Table] = {}
+        self._tables: dict[bytes, SeedingSession] = {}
         self._num_streams = 0
         network.serve(
             chunks.PROTOCOL_ID,
@@ -118,7 +118,7 @@ class ChunkServer:
     async def _serve(self, stream: Stream) -> None:
         self._num_streams += 1
         try:
-            session = ServeSession()
+            session = UploadSession()
             within_s = SEND_S
             while await self._serve_payload(stream, session, within_s=within_s):
                 if self._num_streams > MAX_KEPT:
@@ -128,7 +128,7 @@ class ChunkServer:
             self._num_streams -= 1
 
     async def _serve_payload(
-        self, stream: Stream, session: ServeSession, *, within_s: float
+        self, stream: Stream, session: UploadSession, *, within_s: float
     ) -> bool:
         """Serve one payload; returns whether the downloader may ask for another afterwards."""
         try:
@@ -138,10 +138,10 @@ class ChunkServer:
                 return False  # It had all that it wanted.
             raise
         if stream.peer in self._shunned:
-            await _send(stream, Refused(Reason.BAD_CHUNK_HASH))
+            await _send(stream, ChunkRefused(Reason.BAD_CHUNK_HASH))
             return False
         if not self._is_open():
-            await _send(stream, Refused(Reason.RATE_LIMITED))
+            await _send(stream, ChunkRefused(Reason.RATE_LIMITED))
             return False
         look_up = session.request_received(request)
         if not isinstance(look_up, LookUp):
@@ -150,7 +150,7 @@ class ChunkServer:
         with trio.move_on_after(LOOK_UP_S):
             payload = await self._store.wait_for(look_up.root_sha256)
         if payload is None:
-            await _send(stream, Refused(session.not_found().reason))
+            await _send(stream, ChunkRefused(session.not_found().reason))
             return False
         held: list[int] = []
         if look_up.held:
@@ -162,13 +162,13 @@ class ChunkServer:
             return await self._converse(stream, payload, session, offering)
 
     @contextmanager
-    def _offering(self, peer: PeerId, payload: Payload, held: Sequence[int]) -> Iterator[Offering]:
+    def _offering(self, peer: PeerId, payload: Payload, held: Sequence[int]) -> Iterator[Availability]:
         """Offer everything, or a seat where it is dealt."""
         if self._upload_rate_of is None or not payload.is_complete:
-            yield WholeOffering(payload)
+            yield FullAvailability(payload)
             return
         if payload.root not in self._tables:
-            self._tables[payload.root] = Table(payload, self._rng, self._upload_rate_of)
+            self._tables[payload.root] = SeedingSession(payload, self._rng, self._upload_rate_of)
         table = self._tables[payload.root]
         try:
             with table.seat(peer, held) as seat:
@@ -178,7 +178,7 @@ class ChunkServer:
                 self._tables.pop(payload.root, None)
 
     async def _converse(
-        self, stream: Stream, payload: Payload, session: ServeSession, offering: Offering
+        self, stream: Stream, payload: Payload, session: UploadSession, offering: Availability
     ) -> bool:
         """Answer until the downloader is done (returns True), or gone."""
         turn = _Turn()
@@ -224,8 +224,8 @@ class ChunkServer:
         stream: Stream,
         payload: Payload,
         *,
-        session: ServeSession,
-        offering: Offering,
+        session: UploadSession,
+        offering: Availability,
         to_do: "trio.MemoryReceiveChannel[Effect]",
         turn: "_Turn",
     ) -> None:
@@ -243,18 +243,18 @@ class ChunkServer:
         match effect:
             case SendHashes():
                 if payload.hashes is None:
-                    await _send(stream, Refused(Reason.UNKNOWN_PAYLOAD))
+                    await _send(stream, ChunkRefused(Reason.UNKNOWN_PAYLOAD))
                 else:
                     await _send(stream, Hashes(payload.hashes))
             case SendChunk(index):
                 if not self._is_open():
-                    await _send(stream, Refused(Reason.RATE_LIMITED, index))
+                    await _send(stream, ChunkRefused(Reason.RATE_LIMITED, index))
                     return
                 try:
                     data = await self._store.read_chunk(payload, index)
                 except StoreError as exc:
                     _log.info("chunk.unreadable", peer=short(stream.peer), error=str(exc))
-                    await _send(stream, Refused(Reason.UNKNOWN_PAYLOAD, index))
+                    await _send(stream, ChunkRefused(Reason.UNKNOWN_PAYLOAD, index))
                     return
                 await turn.do(self._budget.wait, len(data))
                 if turn.is_over:
@@ -262,14 +262,14 @@ class ChunkServer:
                 await _send_parts(stream, *in_two_parts(index, data))
                 self._traffic.add_sent(stream.peer, len(data))
             case SendRefusal(reason, index):
-                await _send(stream, Refused(reason, index))
+                await _send(stream, ChunkRefused(reason, index))
             case LookUp() | NoteHeld() | EndTurn():
                 raise LocalProtocolError(f"{type(effect).__name__} is nothing to answer")
             case _:
                 assert_never(effect)
 
 
-async def _tell_news(stream: Stream, offering: Offering, turn: "_Turn") -> None:
+async def _tell_news(stream: Stream, offering: Availability, turn: "_Turn") -> None:
     while True:
         await turn.do(offering.wait_for_news)
         if turn.is_over:

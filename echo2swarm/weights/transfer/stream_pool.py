@@ -16,7 +16,7 @@ import trio
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, Stream
 from protocols import chunks
-from protocols.chunks import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, Done
+from protocols.chunks import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, DownloadDone
 from protocols.codec import encode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
@@ -33,7 +33,7 @@ class _CutOffError(Exception):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Line:
+class PooledStream:
     """A stream to one holder, borrowed."""
 
     stream: Stream
@@ -45,7 +45,7 @@ class Line:
     idling: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
-class Lines:
+class StreamPool:
     """The streams of one participant; they are kept while :meth:`run` runs.
 
     Args:
@@ -54,7 +54,7 @@ class Lines:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        self._idle: OrderedDict[tuple[PeerId, bool], Line] = OrderedDict()
+        self._idle: OrderedDict[tuple[PeerId, bool], PooledStream] = OrderedDict()
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -80,7 +80,7 @@ class Lines:
                 await _cut(line)
 
     @asynccontextmanager
-    async def to(self, peer: PeerId, *, bulk: bool, fresh: bool = False) -> AsyncIterator[Line]:
+    async def to(self, peer: PeerId, *, bulk: bool, fresh: bool = False) -> AsyncIterator[PooledStream]:
         """Lend a stream to ``peer``: a kept one, if there is one and ``fresh`` is not wanted.
 
         Afterwards it is kept if it is sound, and reset if not.
@@ -101,16 +101,16 @@ class Lines:
             else:
                 await _cut(line)
 
-    async def _open(self, peer: PeerId, *, bulk: bool) -> Line:
+    async def _open(self, peer: PeerId, *, bulk: bool) -> PooledStream:
         context = AsyncExitStack()
         stream = await context.enter_async_context(
             self._network.open_stream(
                 peer, chunks.PROTOCOL_ID, max_frame_bytes=MAX_REPLY_BYTES, bulk=bulk
             )
         )
-        return Line(stream=stream, context=context)
+        return PooledStream(stream=stream, context=context)
 
-    async def _keep(self, key: tuple[PeerId, bool], line: Line, nursery: trio.Nursery) -> None:
+    async def _keep(self, key: tuple[PeerId, bool], line: PooledStream, nursery: trio.Nursery) -> None:
         before = self._idle.pop(key, None)
         line.idling = trio.CancelScope()
         self._idle[key] = line
@@ -121,7 +121,7 @@ class Lines:
             _, longest_idle = self._idle.popitem(last=False)
             await _cut(longest_idle)
 
-    async def _drain(self, key: tuple[PeerId, bool], line: Line, idling: trio.CancelScope) -> None:
+    async def _drain(self, key: tuple[PeerId, bool], line: PooledStream, idling: trio.CancelScope) -> None:
         """Take what was still on its way, so that the holder is rid of it; notice the end."""
         left_bytes = MAX_LEFT_BYTES
         with idling, suppress(NetworkError, RemoteProtocolError):
@@ -135,12 +135,12 @@ class Lines:
 async def _say_done(stream: Stream) -> bool:
     deadline_s = trio.current_time() + GOODBYE_S
     with suppress(NetworkError), trio.CancelScope(shield=True, deadline=deadline_s):
-        await stream.send(encode(Done(), max_bytes=MAX_REQUEST_BYTES))
+        await stream.send(encode(DownloadDone(), max_bytes=MAX_REQUEST_BYTES))
         return True
     return False
 
 
-async def _cut(line: Line) -> None:
+async def _cut(line: PooledStream) -> None:
     line.idling.cancel()
     with suppress(_CutOffError), trio.CancelScope(shield=True):
         async with line.context:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.models.config_bounds import MAX_POSITIONS, check_config, clean_config
+from echo2swarm.models.config_bounds import MAX_POSITIONS, check_model_config, clean_config
 from echo2swarm.models.folder import read_config, tensor_shapes
 from tests.tiny_model import TINY_MODEL_DIR
 
@@ -15,7 +15,7 @@ SHAPES = tensor_shapes(TINY_MODEL_DIR)
 
 
 def test_the_tiny_model_is_believed() -> None:
-    check_config(TINY, SHAPES)
+    check_model_config(TINY, SHAPES)
     assert clean_config(TINY) == TINY
 
 
@@ -42,7 +42,7 @@ def test_what_the_weights_do_not_bear_out_is_refused_by_key(
     keys: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_config({**TINY, **keys}, SHAPES)
+        check_model_config({**TINY, **keys}, SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_the_weights_do_not_bear_out_is_refused_by_key(
     ],
 )
 def test_what_published_models_say_is_believed(keys: dict[str, Any]) -> None:
-    check_config({**TINY, **keys}, SHAPES)
+    check_model_config({**TINY, **keys}, SHAPES)
 
 
 def test_code_and_who_computes_it_are_no_part_of_what_a_model_computes() -> None:

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from echo2swarm.models.folder import check_model_folder
-from echo2swarm.models.gguf_llama import convert
+from echo2swarm.models.gguf_llama import convert_gguf
 
 pytestmark = pytest.mark.model
 
@@ -107,7 +107,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gguf")
     write_gguf(folder / "model.gguf", original())
     (folder / "model").mkdir()
-    convert(folder / "model.gguf", folder / "model")
+    convert_gguf(folder / "model.gguf", folder / "model")
     return folder / "model"
 
 
@@ -147,4 +147,4 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     writer.close()
 
     with pytest.raises(ValueError, match="'mamba', not llama"):
-        convert(tmp_path / "other.gguf", tmp_path)
+        convert_gguf(tmp_path / "other.gguf", tmp_path)

@@ -67,7 +67,7 @@ def test_a_book_survives_its_file(tmp_path: Path) -> None:
 
     address_book.save(book.encode(), path)
 
-    assert address_book.load(path, RUN).peers() == book.peers()
+    assert address_book.load_address_book(path, RUN).peers() == book.peers()
     assert [each.name for each in path.parent.iterdir()] == ["peers.json"]
 
 
@@ -93,11 +93,11 @@ def test_a_file_that_can_not_be_used_counts_as_none(content: bytes, tmp_path: Pa
     path = tmp_path / "peers.json"
     path.write_bytes(content)
 
-    assert address_book.load(path, RUN).peers() == ()
+    assert address_book.load_address_book(path, RUN).peers() == ()
 
 
 def test_no_file_is_an_empty_book(tmp_path: Path) -> None:
-    assert address_book.load(tmp_path / "none.json", RUN).peers() == ()
+    assert address_book.load_address_book(tmp_path / "none.json", RUN).peers() == ()
 
 
 def test_a_book_that_can_not_be_written_is_one_clear_error(tmp_path: Path) -> None:

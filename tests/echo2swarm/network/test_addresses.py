@@ -4,7 +4,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from echo2swarm.network.addresses import (
     group_by_peer,
     join_address,
-    merge,
+    merge_addresses,
     split_address,
     with_ports,
 )
@@ -49,8 +49,8 @@ def test_addresses_are_grouped_by_peer_in_order_without_repetition() -> None:
 
 
 def test_merging_keeps_the_first_mentioned_first_and_is_bounded() -> None:
-    assert merge(("a", "b"), ("b", "c"), ("a", "d")) == ("a", "b", "c", "d")
-    assert len(merge(map(str, range(99)))) == MAX_ADDRESSES
+    assert merge_addresses(("a", "b"), ("b", "c"), ("a", "d")) == ("a", "b", "c", "d")
+    assert len(merge_addresses(map(str, range(99)))) == MAX_ADDRESSES
 
 
 @pytest.mark.parametrize(

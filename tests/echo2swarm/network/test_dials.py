@@ -18,13 +18,13 @@ from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.rpc import serve_calls
 from protocols.bulk import (
     PROTOCOL_ID,
-    Ask,
+    DialRequest,
     CallBack,
     Called,
-    Entrance,
+    DialTarget,
     Obstacle,
-    Offer,
-    Refused,
+    DialInvitation,
+    BulkRefused,
 )
 from protocols.codec import encode
 from tests.contracts.network_worlds import eventually
@@ -66,8 +66,8 @@ async def settled() -> None:
     await trio.sleep(0.5)
 
 
-def entrance(*addresses: str) -> Entrance:
-    return Entrance(bytes(32), bytes(32), addresses)
+def entrance(*addresses: str) -> DialTarget:
+    return DialTarget(bytes(32), bytes(32), addresses)
 
 
 @pytest.mark.parametrize("told_by", [STRANGER, "the DHT"])
@@ -161,7 +161,7 @@ async def test_where_nothing_may_be_dialled_it_is_said_at_once(addresses: Sequen
         await asker.connect(info_of(learner))
 
         reply = await ask(asker, learner, CallBack(ECHO, entrance(*addresses)))
-        assert reply == Refused(Obstacle.UNREACHABLE)
+        assert reply == BulkRefused(Obstacle.UNREACHABLE)
 
 
 async def test_neither_the_answer_nor_its_time_tells_what_is_at_a_port() -> None:
@@ -202,7 +202,7 @@ async def test_calls_back_to_one_peer_are_few_at_once() -> None:
         ]
 
         assert replies.count(Called()) == 4
-        assert replies.count(Refused(Obstacle.BUSY)) == 16
+        assert replies.count(BulkRefused(Obstacle.BUSY)) == 16
 
 
 async def test_an_entrance_leads_only_to_the_host_that_offers_it() -> None:
@@ -214,13 +214,13 @@ async def test_an_entrance_leads_only_to_the_host_that_offers_it() -> None:
         serve_echo(liar)
 
         async def lie(_peer: object, _request: bytes) -> bytes:
-            return encode(Offer(entrance(elsewhere.address)), max_bytes=8192)
+            return encode(DialInvitation(entrance(elsewhere.address)), max_bytes=8192)
 
         serve_calls(
             liar, PROTOCOL_ID, lie, max_request_bytes=8192, max_reply_bytes=8192, timeout_s=60
         )
         await node.connect(info_of(liar))
-        assert isinstance(await ask(node, liar, Ask(ECHO)), Offer)
+        assert isinstance(await ask(node, liar, DialRequest(ECHO)), DialInvitation)
         async with node.open_stream(liar.peer, ECHO, max_frame_bytes=1000, bulk=True) as stream:
             await stream.send(b"hello")
             assert await stream.receive() == b"hello"

@@ -36,7 +36,7 @@ def discovery_of(
     network: Network, number: int, *boot: str, book_path: Path | None = None
 ) -> Discovery:
     def sealed_advert() -> bytes:
-        return advert.write(
+        return advert.sign_advert(
             NodeAdvert(
                 run_id=RUN,
                 peer_id=network.peer,
@@ -286,7 +286,7 @@ async def test_a_large_swarm_keeps_its_connections_few_and_its_members_findable(
             assert learner.peer in network.connected_peers()
             # It dials four; others may dial it.
             assert len(network.connected_peers()) < 20
-            record = await learner.get_record(advert.key_of(RUN, network.peer))
+            record = await learner.get_record(advert.dht_key_of(RUN, network.peer))
             assert record is not None
-            assert advert.read(record, run=RUN, peer=network.peer).addresses == network.addresses()
+            assert advert.verify_advert(record, run=RUN, peer=network.peer).addresses == network.addresses()
         nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ STRANGER = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
 
 
 def sealed(seq: int, *, name: str = "", signer: Ed25519PrivateKey = KEY) -> bytes:
-    return advert.write(
+    return advert.sign_advert(
         NodeAdvert(
             run_id=RUN,
             peer_id=PEER,
@@ -38,18 +38,18 @@ def sealed(seq: int, *, name: str = "", signer: Ed25519PrivateKey = KEY) -> byte
 def test_the_highest_sequence_number_wins_in_any_order(seqs: list[int], rng: object) -> None:
     values = [sealed(seq) for seq in seqs]
 
-    assert newest_record(advert.key_of(RUN, PEER), values) == sealed(max(seqs))
+    assert newest_record(advert.dht_key_of(RUN, PEER), values) == sealed(max(seqs))
 
 
 def test_two_readers_agree_on_equal_numbers() -> None:
     values = [sealed(1, name="a"), sealed(1, name="b")]
-    key = advert.key_of(RUN, PEER)
+    key = advert.dht_key_of(RUN, PEER)
 
     assert newest_record(key, values) == newest_record(key, values[::-1])
 
 
 def test_a_forged_newer_value_does_not_count() -> None:
-    key = advert.key_of(RUN, PEER)
+    key = advert.dht_key_of(RUN, PEER)
 
     assert newest_record(key, [sealed(1), sealed(2, signer=STRANGER), b"junk"]) == sealed(1)
     assert newest_record(key, [sealed(2, signer=STRANGER)]) is None
@@ -57,11 +57,11 @@ def test_a_forged_newer_value_does_not_count() -> None:
 
 
 def test_an_advert_counts_under_its_own_key_only() -> None:
-    other_peer = advert.key_of(RUN, peer_id_of(STRANGER.public_key()))
+    other_peer = advert.dht_key_of(RUN, peer_id_of(STRANGER.public_key()))
     with pytest.raises(RemoteProtocolError) as of_another_peer:
         check_record(other_peer, sealed(1))
     with pytest.raises(RemoteProtocolError) as of_another_run:
-        check_record(advert.key_of(RunId("run-2"), PEER), sealed(1))
+        check_record(advert.dht_key_of(RunId("run-2"), PEER), sealed(1))
 
     assert of_another_peer.value.reason is Reason.BAD_SIGNATURE
     assert of_another_run.value.reason is Reason.WRONG_RUN

@@ -5,16 +5,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.capacity import Workload
+from echo2swarm.scheduling.capacity import LearnerLoad
 from echo2swarm.plan.advice import Situation, advise
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer
 from echo2swarm.scheduling.selection import select
 
 
 def need(
     *, bound: int = 2, every: int = 1, rollout_s: float = 2.0, payload_bytes: float = 0.0
 ) -> Need:
-    workload = Workload(rollouts_per_step=64, train_s=8.0, max_staleness=bound, publish_every=every)
+    workload = LearnerLoad(rollouts_per_step=64, train_s=8.0, max_staleness=bound, publish_every=every)
     return Need(
         workload=workload,
         rollout_s=rollout_s,
@@ -24,9 +24,9 @@ def need(
     )
 
 
-def nodes(number: int, *, rollouts_per_s: float = 1.0, usd_per_hour: float = 0.4) -> list[Offer]:
+def nodes(number: int, *, rollouts_per_s: float = 1.0, usd_per_hour: float = 0.4) -> list[NodeOffer]:
     return [
-        Offer(
+        NodeOffer(
             key=f"peer-{i}",
             usd_per_hour=usd_per_hour,
             rollouts_per_s=rollouts_per_s,
@@ -36,7 +36,7 @@ def nodes(number: int, *, rollouts_per_s: float = 1.0, usd_per_hour: float = 0.4
     ]
 
 
-def situation(offers: list[Offer], **changes: object) -> Situation:
+def situation(offers: list[NodeOffer], **changes: object) -> Situation:
     found = Situation(
         num_nodes=len(offers),
         need=need(),
@@ -171,7 +171,7 @@ def test_there_is_always_one_line(
     busy_share: float | None,
 ) -> None:
     offers = [
-        Offer(key=f"{i}", usd_per_hour=i, rollouts_per_s=speed, num_active=i % 2)
+        NodeOffer(key=f"{i}", usd_per_hour=i, rollouts_per_s=speed, num_active=i % 2)
         for i, speed in enumerate(speeds)
     ]
     wish = need(bound=max(bound, every - 1), every=every, rollout_s=seconds[0])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.plan.assumptions import EXAMPLE, example, load
+from echo2swarm.plan.assumptions import EXAMPLE, example_assumptions, load_assumptions
 
 OFFER = '[[offer]]\nname = "x"\nrollouts_per_s = 1.0\nusd_per_hour = 0.5\n'
 
@@ -13,7 +13,7 @@ OFFER = '[[offer]]\nname = "x"\nrollouts_per_s = 1.0\nusd_per_hour = 0.5\n'
 def loaded(tmp_path: Path, text: str) -> object:
     path = tmp_path / "plan.toml"
     path.write_text(text)
-    return load(path)
+    return load_assumptions(path)
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -23,11 +23,11 @@ def refused(tmp_path: Path, text: str) -> str:
 
 
 def test_the_example_says_what_it_shows(tmp_path: Path) -> None:
-    assert loaded(tmp_path, example()) == EXAMPLE
+    assert loaded(tmp_path, example_assumptions()) == EXAMPLE
 
 
 def test_every_key_of_the_example_is_explained() -> None:
-    lines = example().splitlines()
+    lines = example_assumptions().splitlines()
     first_offer_end = lines.index("[[offer]]", lines.index("[[offer]]") + 1)
     explained = [
         lines[i - 1].startswith("# ")
@@ -75,11 +75,11 @@ def test_what_is_wrong_is_named_with_its_key(tmp_path: Path, text: str, complain
 
 def test_a_file_that_is_not_there_comes_with_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="swarm plan --example"):
-        load(tmp_path / "none.toml")
+        load_assumptions(tmp_path / "none.toml")
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
-        load(path)
+        load_assumptions(path)

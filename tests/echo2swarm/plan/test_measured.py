@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from echo2swarm.system.errors import StoreError, UsageError
-from echo2swarm.plan.assumptions import Assumptions, LearnerTable, LimitsTable, OfferTable
+from echo2swarm.plan.assumptions import Assumptions, PlanLearnerTable, LimitsTable, OfferTable
 from echo2swarm.plan.measured import from_run
 from protocols.status import Outlook, Quantity, StatusReply
 from tests.echo2swarm.sample_run import DELTA_BYTES, write_run
@@ -81,7 +81,7 @@ def test_after_the_end_of_a_run_all_nodes_that_were_measured_are_offers(tmp_path
 def test_prices_limits_and_further_offers_are_the_files(tmp_path: Path) -> None:
     more = OfferTable(name="cloud", rollouts_per_s=2.0, usd_per_hour=1.0, count=9)
     base = Assumptions(
-        learner=LearnerTable(usd_per_hour=20.0, train_s=99.0, tokens_per_rollout=77.0),
+        learner=PlanLearnerTable(usd_per_hour=20.0, train_s=99.0, tokens_per_rollout=77.0),
         limits=LimitsTable(max_staleness=3),
         offer=(more,),
     )

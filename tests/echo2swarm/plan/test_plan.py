@@ -8,18 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from echo2swarm.scheduling.capacity import Binds
+from echo2swarm.scheduling.capacity import BindingLimit
 from echo2swarm.plan.assumptions import (
     EXAMPLE,
     Assumptions,
     CentralTable,
-    LearnerTable,
+    PlanLearnerTable,
     LimitsTable,
     OfferTable,
-    RolloutTable,
+    PlanRolloutTable,
     WeightsTable,
 )
-from echo2swarm.plan.options import Question
+from echo2swarm.plan.options import PlanInputs
 from echo2swarm.plan.plan import make_plan
 from echo2swarm.scheduling.selection import Effort
 
@@ -31,8 +31,8 @@ def offer(name: str, **keys: object) -> OfferTable:
 
 def assumptions(*offers: OfferTable, **tables: object) -> Assumptions:
     known: dict[str, object] = {
-        "learner": LearnerTable(prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0),
-        "rollouts": RolloutTable(rollout_s=4.0, headroom=0.1, sureness=0.0),
+        "learner": PlanLearnerTable(prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0),
+        "rollouts": PlanRolloutTable(rollout_s=4.0, headroom=0.1, sureness=0.0),
         "offer": offers,
         **tables,
     }
@@ -73,7 +73,7 @@ def test_on_policy_the_learner_waits_and_the_curve_says_so() -> None:
     (only,) = plan.by_staleness
     assert not only.is_enough
     assert 0.3 < only.forecast.utilisation < 0.8
-    assert only.forecast.binds is Binds.LATENCY
+    assert only.forecast.binds is BindingLimit.LATENCY
     assert plan.shortfall is not None
     assert plan.shortfall.max_staleness == 1
 
@@ -85,13 +85,13 @@ def test_the_period_of_publication_is_chosen_by_what_the_best_nodes_for_it_cost(
         offer("b", rollouts_per_s=0.7, usd_per_hour=0.91, count=4, upload_mbit=40.0),
         offer("c", rollouts_per_s=1.5, usd_per_hour=0.85, count=3, upload_mbit=20.0),
         offer("d", rollouts_per_s=2.0, usd_per_hour=1.18, count=3, upload_mbit=40.0),
-        learner=LearnerTable(
+        learner=PlanLearnerTable(
             prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0, upload_mbit=80.0
         ),
         weights=WeightsTable(payload_mb=40.0),
         limits=LimitsTable(min_staleness=4, max_staleness=4),
     )
-    question = Question(market)
+    question = PlanInputs(market)
     exact = [question.option(4, every, effort=Effort.EXACT) for every in range(1, 6)]
 
     best = make_plan(market).best
@@ -135,7 +135,7 @@ def test_a_budget_that_is_too_small_comes_with_one_that_is_not() -> None:
 def links(**weights: float) -> Assumptions:
     return assumptions(
         offer("x", upload_mbit=80.0, download_mbit=160.0),
-        learner=LearnerTable(
+        learner=PlanLearnerTable(
             prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0, upload_mbit=80.0
         ),
         weights=WeightsTable(**weights),
@@ -199,10 +199,10 @@ def test_without_a_plan_nothing_is_saved() -> None:
 
 
 def test_nodes_that_come_and_go_are_provided_for() -> None:
-    steady = make_plan(assumptions(offer("x"), rollouts=RolloutTable(rollout_s=4.0, sureness=1.8)))
+    steady = make_plan(assumptions(offer("x"), rollouts=PlanRolloutTable(rollout_s=4.0, sureness=1.8)))
     flighty = make_plan(
         assumptions(
-            offer("x", availability=0.8), rollouts=RolloutTable(rollout_s=4.0, sureness=1.8)
+            offer("x", availability=0.8), rollouts=PlanRolloutTable(rollout_s=4.0, sureness=1.8)
         )
     )
 

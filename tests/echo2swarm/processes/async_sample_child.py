@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from echo2swarm.processes.async_worker import serve
+from echo2swarm.processes.async_worker import serve_parent_async
 from echo2swarm.processes.worker import OnProgress
 from tests.echo2swarm.processes.sample_child import (
     Add,
@@ -45,4 +45,4 @@ async def handle(
 
 if __name__ == "__main__":
     calls = Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther
-    asyncio.run(serve(calls, handle, cancellable=(SleepUntilCancelled,)))  # type: ignore[arg-type]
+    asyncio.run(serve_parent_async(calls, handle, cancellable=(SleepUntilCancelled,)))  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-from echo2swarm.processes.worker import Cancellations, OnProgress, serve
+from echo2swarm.processes.worker import Cancellations, OnProgress, serve_parent
 from echo2swarm.system.errors import StoreError
 from protocols.codec import Message
 
@@ -86,4 +86,4 @@ _others: list["subprocess.Popen[bytes]"] = []
 
 if __name__ == "__main__":
     calls = Add | Fail | FailAsExpected | Sleep | SleepUntilCancelled | Exit | StartOther
-    serve(calls, handle, cancellations=CANCELLATIONS)  # type: ignore[arg-type]  # a union is no type[R]
+    serve_parent(calls, handle, cancellations=CANCELLATIONS)  # type: ignore[arg-type]  # a union is no type[R]

@@ -12,7 +12,7 @@ import trio
 
 from echo2swarm.processes import parent
 from echo2swarm.processes.parent import Child, open_child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.processes.worker import CallCancelledError, Cancellations
 from echo2swarm.system.errors import ChildError
 from protocols.framing import frame
@@ -40,13 +40,13 @@ def module(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_call_is_answered_with_progress_on_the_way(module: str) -> None:
-    seen: list[Progress] = []
+    seen: list[CallProgress] = []
 
     async with open_child(module, name="adder") as child:
         answer = await child.call(Add(2, 3), Sum, timeout_s=120, on_progress=seen.append)
 
     assert answer == Sum(5)
-    assert seen == [Progress("adding", 1, 1)]
+    assert seen == [CallProgress("adding", 1, 1)]
 
 
 async def test_a_failed_call_says_why_and_the_child_lives_on(module: str, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def begin_and_cancel(child: Child, *, num: int = 1) -> None:
         nursery.cancel_scope.cancel()
 
 
-def set_event(event: trio.Event, _progress: Progress) -> None:
+def set_event(event: trio.Event, _progress: CallProgress) -> None:
     event.set()
 
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.report.engine_drift import Contribution, Drift, by_engine, drift_by_peer
-from echo2swarm.report.report import summarize, write_report
+from echo2swarm.report.engine_drift import NodeDrift, Drift, by_engine, drift_of_nodes
+from echo2swarm.report.report import summarize_run, write_report
 from echo2swarm.report.engines import engines_text
 from echo2swarm.report.run_reader import read_run
 from tests.echo2swarm.sample_run import NUM_STEPS, write_run
@@ -18,8 +18,8 @@ def told(num_tokens: float, drift: float, kl: float) -> dict[str, float]:
     return {"num_tokens": num_tokens, "drift_mean": drift, "kl_behaviour_prox": kl}
 
 
-def contribution(engine: str, node: str, drift: Drift | None = None, num: int = 1) -> Contribution:
-    return Contribution(
+def contribution(engine: str, node: str, drift: Drift | None = None, num: int = 1) -> NodeDrift:
+    return NodeDrift(
         engine=engine,
         node=node,
         num_accepted=3 * num,
@@ -29,7 +29,7 @@ def contribution(engine: str, node: str, drift: Drift | None = None, num: int = 
 
 
 def test_every_token_counts_alike_whatever_step_it_was_trained_in() -> None:
-    drifts = drift_by_peer([line(1, a=told(1, 0.1, 0.01)), line(2, a=told(3, 0.5, 0.05))])
+    drifts = drift_of_nodes([line(1, a=told(1, 0.1, 0.01)), line(2, a=told(3, 0.5, 0.05))])
 
     assert drifts["a"].num_tokens == 4
     assert drifts["a"].mean_difference == pytest.approx(0.4)
@@ -39,7 +39,7 @@ def test_every_token_counts_alike_whatever_step_it_was_trained_in() -> None:
 def test_of_a_step_done_again_the_last_line_counts() -> None:
     first, again = line(1, a=told(5, 9.0, 9.0)), line(1, a=told(2, 0.1, 0.2))
 
-    drifts = drift_by_peer([first, line(2, b=told(1, 0.3, 0.4)), again])
+    drifts = drift_of_nodes([first, line(2, b=told(1, 0.3, 0.4)), again])
 
     assert drifts["a"].num_tokens == 2
     assert drifts["a"].mean_difference == pytest.approx(0.1)
@@ -50,7 +50,7 @@ def test_of_a_step_done_again_the_last_line_counts() -> None:
     "of_peer", [0.25, None, {}, {"num_tokens": 3}, told(0, 0.1, 0.1), {**told(3, 1, 1), "x": []}]
 )
 def test_what_is_of_another_form_is_left_out_or_read_as_far_as_it_goes(of_peer: object) -> None:
-    drifts = drift_by_peer([{"event": "x"}, {"step": 1}, line(2, a=of_peer)])
+    drifts = drift_of_nodes([{"event": "x"}, {"step": 1}, line(2, a=of_peer)])
 
     assert drifts["a"].num_tokens == (3 if isinstance(of_peer, dict) and "x" in of_peer else 0)
 
@@ -103,7 +103,7 @@ def test_a_report_tells_of_engines_what_ledger_and_metrics_hold(tmp_path: Path) 
     num = 3 * NUM_STEPS - 2
 
     text = write_report(tmp_path / "run", tmp_path / "out").read_text()
-    figures = summarize(read_run(tmp_path / "run"))
+    figures = summarize_run(read_run(tmp_path / "run"))
 
     assert f"| transformers | node-a | {num} | {num} | {3 * NUM_STEPS} | 0.03 | 0.001 |" in text
     (engine,) = figures["engines"]

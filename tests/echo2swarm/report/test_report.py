@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.system.errors import StoreError, UsageError
-from echo2swarm.report.report import figures_json, summarize, write_report
-from echo2swarm.report.run_reader import read_run, step_of
+from echo2swarm.report.report import figures_json, summarize_run, write_report
+from echo2swarm.report.run_reader import read_run, step_record_of
 from echo2swarm.report.run_record import (
-    Span,
+    TimeSpan,
     StepRecord,
     busy_share,
     moving_mean,
@@ -31,7 +31,7 @@ from tests.echo2swarm.sample_run import (
 PNG_MAGIC = b"\x89PNG\r\n"
 SPANS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 20)).map(
-        lambda t: Span(start_s=t[0], end_s=t[0] + t[1])
+        lambda t: TimeSpan(start_s=t[0], end_s=t[0] + t[1])
     ),
     max_size=8,
 )
@@ -95,7 +95,7 @@ def test_a_ledger_from_before_there_were_evaluations_is_read(run_dir: Path, tmp_
 
 
 def test_staleness_is_counted_in_the_ledger_not_taken_from_the_status(run_dir: Path) -> None:
-    figures = summarize(read_run(run_dir))
+    figures = summarize_run(read_run(run_dir))
 
     assert figures["staleness"] == {"0": 2 * NUM_STEPS, "2": NUM_STEPS - 2}
     assert figures["max_staleness_trained"] == 2
@@ -103,7 +103,7 @@ def test_staleness_is_counted_in_the_ledger_not_taken_from_the_status(run_dir: P
 
 
 def test_the_gain_compares_the_first_and_the_last_ten_steps(run_dir: Path) -> None:
-    figures = summarize(read_run(run_dir))
+    figures = summarize_run(read_run(run_dir))
 
     assert figures["reward_first"] == pytest.approx(0.3)
     assert figures["reward_last"] == pytest.approx(0.7)
@@ -111,7 +111,7 @@ def test_the_gain_compares_the_first_and_the_last_ten_steps(run_dir: Path) -> No
 
 
 def test_copies_are_what_the_learner_sent_over_what_it_published(run_dir: Path) -> None:
-    figures = summarize(read_run(run_dir))
+    figures = summarize_run(read_run(run_dir))
 
     assert figures["payload_bytes_published"] == 25_000_000
     assert figures["learner_copies"] == pytest.approx(1.2)
@@ -121,7 +121,7 @@ def test_copies_are_what_the_learner_sent_over_what_it_published(run_dir: Path) 
 
 def test_deltas_are_counted_with_what_they_save(run_dir: Path, tmp_path: Path) -> None:
     record = read_run(run_dir)
-    figures = summarize(record)
+    figures = summarize_run(record)
 
     assert figures["versions_with_delta"] == len(record.broadcasts) - 1
     assert figures["delta_median_bytes"] == DELTA_BYTES
@@ -140,14 +140,14 @@ def test_a_run_without_deltas_says_that_its_versions_travelled_whole(
 
 
 def test_broadcast_is_timed_to_the_last_node(run_dir: Path) -> None:
-    figures = summarize(read_run(run_dir))
+    figures = summarize_run(read_run(run_dir))
 
     assert figures["broadcast_median_s"] == pytest.approx(2.0)
     assert figures["broadcast_worst_s"] == pytest.approx(2.0)
 
 
 def test_the_share_of_training_with_generation_under_way_is_measured(run_dir: Path) -> None:
-    figures = summarize(read_run(run_dir))
+    figures = summarize_run(read_run(run_dir))
 
     # Training goes on from second 4 to 10 of each step; generation up to second 7 or 8.
     assert figures["busy_share"] == pytest.approx(0.6)
@@ -179,7 +179,7 @@ def test_a_run_without_a_ledger_says_so_and_fills_nothing_in(tmp_path: Path) -> 
 
     assert "The ledger could not be read." in text
     assert "- ledger.sqlite: staleness, versions and leases" in text
-    assert summarize(read_run(tmp_path))["staleness"] is None
+    assert summarize_run(read_run(tmp_path))["staleness"] is None
     assert not (tmp_path / "out" / "staleness.png").exists()
 
 
@@ -253,7 +253,7 @@ def test_a_step_done_again_after_a_crash_counts_once_as_it_was_last(tmp_path: Pa
 
 
 def test_metrics_that_are_not_of_a_step_are_no_step() -> None:
-    assert step_of({"unix_s": 1.0, "event": "heartbeat"}) is None
+    assert step_record_of({"unix_s": 1.0, "event": "heartbeat"}) is None
 
 
 def test_the_first_and_the_last_ten_or_halves_are_compared() -> None:
@@ -284,9 +284,9 @@ def test_the_busy_share_leaves_the_start_out() -> None:
 
 @given(SPANS, SPANS)
 def test_overlap_is_symmetric_and_counts_every_second_once(
-    spans: list[Span], others: list[Span]
+    spans: list[TimeSpan], others: list[TimeSpan]
 ) -> None:
-    def seconds(them: list[Span]) -> set[int]:
+    def seconds(them: list[TimeSpan]) -> set[int]:
         return {s for span in them for s in range(int(span.start_s), int(span.end_s))}
 
     assert overlap_s(spans, others) == len(seconds(spans) & seconds(others))

@@ -9,7 +9,7 @@ from echo2swarm.scheduling.staleness import (
     can_be_fresh,
     expected_start_s,
     expected_use_step,
-    judge,
+    judge_staleness,
     last_usable_step,
     max_groups_outstanding,
     oldest_usable_version,
@@ -23,14 +23,14 @@ bounds = st.integers(0, 50)
 def test_exactly_the_versions_within_the_bound_are_admitted(
     version: int, step: int, bound: int
 ) -> None:
-    verdict = judge(version=version, step=step, max_staleness=bound)
+    verdict = judge_staleness(version=version, step=step, max_staleness=bound)
 
     assert (verdict is Freshness.ADMIT) == (0 <= step - version <= bound)
     assert (verdict is Freshness.FROM_THE_FUTURE) == (version > step)
 
 
 def test_at_zero_only_the_current_version_is_admitted() -> None:
-    verdicts = [judge(version=v, step=5, max_staleness=0) for v in (4, 5, 6)]
+    verdicts = [judge_staleness(version=v, step=5, max_staleness=0) for v in (4, 5, 6)]
 
     assert verdicts == [Freshness.STALE, Freshness.ADMIT, Freshness.FROM_THE_FUTURE]
 
@@ -39,8 +39,8 @@ def test_at_zero_only_the_current_version_is_admitted() -> None:
 def test_the_last_usable_step_is_the_last_at_which_it_is_admitted(version: int, bound: int) -> None:
     last = last_usable_step(version, max_staleness=bound)
 
-    assert judge(version=version, step=last, max_staleness=bound) is Freshness.ADMIT
-    assert judge(version=version, step=last + 1, max_staleness=bound) is Freshness.STALE
+    assert judge_staleness(version=version, step=last, max_staleness=bound) is Freshness.ADMIT
+    assert judge_staleness(version=version, step=last + 1, max_staleness=bound) is Freshness.STALE
 
 
 @given(step=steps, bound=bounds)
@@ -49,9 +49,9 @@ def test_the_oldest_usable_version_is_admitted_and_the_one_before_is_not(
 ) -> None:
     oldest = oldest_usable_version(step, max_staleness=bound)
 
-    assert judge(version=oldest, step=step, max_staleness=bound) is Freshness.ADMIT
+    assert judge_staleness(version=oldest, step=step, max_staleness=bound) is Freshness.ADMIT
     if oldest:
-        assert judge(version=oldest - 1, step=step, max_staleness=bound) is Freshness.STALE
+        assert judge_staleness(version=oldest - 1, step=step, max_staleness=bound) is Freshness.STALE
 
 
 @pytest.mark.parametrize(

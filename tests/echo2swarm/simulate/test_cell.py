@@ -2,9 +2,9 @@
 
 import pytest
 
-from echo2swarm.scheduling.capacity import Delays, Workload, forecast
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, forecast
 from echo2swarm.simulate.cell import Cell, busy_share_after, scenario_of
-from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.swarm import simulate_swarm
 
 PROMPTS, SIZE, TRAIN_S = 6, 4, 2.0
 
@@ -37,11 +37,11 @@ def cell(**changes: float) -> Cell:
     ids=["enough", "half", "four fifths", "on-policy", "slow broadcast"],
 )
 def test_the_simulated_learner_is_as_busy_as_the_model_says(made: Cell, tolerance: float) -> None:
-    share = busy_share_after(simulate(scenario_of(made)), made.max_staleness + 2)
+    share = busy_share_after(simulate_swarm(scenario_of(made)), made.max_staleness + 2)
 
     lease_s = SIZE / made.rollouts_per_s
     predicted = forecast(
-        Workload(
+        LearnerLoad(
             rollouts_per_step=PROMPTS * SIZE,
             train_s=TRAIN_S,
             max_staleness=made.max_staleness,

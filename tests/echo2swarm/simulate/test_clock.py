@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from echo2swarm.simulate.clock import Engine
+from echo2swarm.simulate.clock import EventClock
 
 
 def test_events_happen_in_order_of_time_and_then_of_adding() -> None:
-    engine = Engine()
+    engine = EventClock()
     seen: list[tuple[float, str]] = []
 
     def note(name: str) -> None:
@@ -23,7 +23,7 @@ def test_events_happen_in_order_of_time_and_then_of_adding() -> None:
 
 
 def test_time_never_goes_back() -> None:
-    engine = Engine()
+    engine = EventClock()
     seen: list[float] = []
     engine.at(5.0, lambda: engine.at(1.0, lambda: seen.append(engine.now_s)))
     engine.run()
@@ -32,7 +32,7 @@ def test_time_never_goes_back() -> None:
 
 
 def test_nothing_happens_after_it_is_stopped() -> None:
-    engine = Engine()
+    engine = EventClock()
     seen: list[str] = []
     engine.after(1.0, engine.stop)
     engine.after(2.0, seen.append, "late")
@@ -44,4 +44,4 @@ def test_nothing_happens_after_it_is_stopped() -> None:
 @pytest.mark.parametrize("when_s", [math.nan, math.inf])
 def test_what_is_no_time_is_refused(when_s: float) -> None:
     with pytest.raises(ValueError, match="is no time"):
-        Engine().at(when_s, lambda: None)
+        EventClock().at(when_s, lambda: None)

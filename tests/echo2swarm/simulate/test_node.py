@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from echo2swarm.simulate.chance import Answers
-from echo2swarm.simulate.clock import Engine
-from echo2swarm.simulate.node import SimNode, Submission
+from echo2swarm.simulate.clock import EventClock
+from echo2swarm.simulate.node import SimNode, SimulatedSubmission
 from echo2swarm.simulate.tables import AnswersTable, NodesTable
 from protocols.ids import PeerId
 from tests.echo2swarm.simulate.test_workload import lease
@@ -18,7 +18,7 @@ from tests.echo2swarm.simulate.test_workload import lease
 class FakeLearner:
     """Answers nothing by itself."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EventClock) -> None:
         self._engine = engine
         self.step = 0
         self.back_at_s = 0.0
@@ -45,7 +45,7 @@ class FakeLearner:
     def given_back(self, node: SimNode, lease_id: str) -> None:
         self._note("given_back", lease_id)
 
-    def submitted(self, node: SimNode, work: Submission) -> None:
+    def submitted(self, node: SimNode, work: SimulatedSubmission) -> None:
         self._note("submitted", work.part.lease_id)
 
 
@@ -53,7 +53,7 @@ class World:
     """A node that is up, active, and has applied version 0 by 3.0 s."""
 
     def __init__(self, **keys: object) -> None:
-        self.engine = Engine()
+        self.engine = EventClock()
         self.learner = FakeLearner(self.engine)
         table = {"name": "node", "rollouts_per_s": 1.0, "startup_s": 1.0, "rtt_s": 0.2, **keys}
         kind = msgspec.convert(table, NodesTable)

@@ -11,7 +11,7 @@ from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.text.toml_docs import field_docs, with_generated
 from echo2swarm.text.toml_tables import table_type
 from echo2swarm.simulate import text
-from echo2swarm.simulate.scenario import load, parse
+from echo2swarm.simulate.scenario import load_scenario, parse
 from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
 from tests.echo2swarm.simulate.samples import node, scenario, tables
 
@@ -67,14 +67,14 @@ def test_nodes_that_join_later_are_nodes_enough() -> None:
 
 @pytest.mark.parametrize("name", text.names())
 def test_the_scenarios_that_come_with_the_program_are_right(name: str) -> None:
-    assert load(text.find(name)).name == name
+    assert load_scenario(text.find(name)).name == name
 
 
 def test_the_example_is_the_scenario_that_it_explains(tmp_path: Path) -> None:
     path = tmp_path / "example.toml"
-    path.write_text(text.example())
+    path.write_text(text.example_scenario())
 
-    assert load(path) == load(text.find(text.EXAMPLE))
+    assert load_scenario(path) == load_scenario(text.find(text.EXAMPLE))
 
 
 def test_a_file_that_is_not_there_or_no_toml_is_told(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_a_file_that_is_not_there_or_no_toml_is_told(tmp_path: Path) -> None:
     broken.write_text("[run\n")
 
     with pytest.raises(ConfigError, match="not valid TOML"):
-        load(broken)
+        load_scenario(broken)
     with pytest.raises(ConfigError, match="swarm simulate --example"):
-        load(tmp_path / "none.toml")
+        load_scenario(tmp_path / "none.toml")
     with pytest.raises(UsageError, match='did you mean "home"'):
         text.find("hom")
 

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.simulate.accounts import Accounts
-from echo2swarm.simulate.results import Result
-from echo2swarm.simulate.swarm import simulate
+from echo2swarm.simulate.results import SimulationResult
+from echo2swarm.simulate.swarm import simulate_swarm
 from echo2swarm.simulate.tables import Scenario
 from tests.echo2swarm.simulate.samples import node, scenario
 
 
-def num_trained(result: Result) -> int:
+def num_trained(result: SimulationResult) -> int:
     return sum(kind.num_trained for kind in result.kinds)
 
 
-def assert_promises_held(result: Result, of: Scenario) -> None:
+def assert_promises_held(result: SimulationResult, of: Scenario) -> None:
     """Invariants 1 and 4, as far as the result tells; the simulation asserts them as it runs."""
     learner = of.learner
     assert all(lag <= learner.max_staleness for lag in result.staleness)
@@ -31,7 +31,7 @@ def assert_promises_held(result: Result, of: Scenario) -> None:
 
 def test_a_swarm_with_enough_nodes_keeps_the_learner_busy() -> None:
     of = scenario(nodes=[node(count=6)])
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert result.busy_share is not None
@@ -40,7 +40,7 @@ def test_a_swarm_with_enough_nodes_keeps_the_learner_busy() -> None:
 
 
 def test_half_of_the_nodes_keep_the_learner_busy_for_half_of_the_time() -> None:
-    result = simulate(scenario(run={"num_steps": 30}, nodes=[node(count=1)]))
+    result = simulate_swarm(scenario(run={"num_steps": 30}, nodes=[node(count=1)]))
 
     assert result.busy_share == pytest.approx(0.5, abs=0.06)
     assert result.bubble_share == pytest.approx(0.5, abs=0.06)
@@ -53,7 +53,7 @@ def test_groups_without_signal_are_replaced_and_nothing_else_changes_for_the_lea
         nodes=[node(count=10)],
     )
 
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert_promises_held(result, of)
@@ -71,7 +71,7 @@ def test_where_no_group_has_a_signal_the_bound_lets_the_learner_go_on() -> None:
         nodes=[node(count=8)],
     )
 
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert_promises_held(result, of)
@@ -85,18 +85,18 @@ def test_the_same_seed_gives_the_same_result() -> None:
         nodes=[node(batch_cv=0.2, speed_cv=0.3, mean_stay_s=60.0, mean_away_s=20.0)],
     )
 
-    assert simulate(of) == simulate(of)
+    assert simulate_swarm(of) == simulate_swarm(of)
 
 
 def test_another_seed_gives_another_result() -> None:
     of = scenario(answers={"cv": 0.6}, nodes=[node(batch_cv=0.2)])
 
-    assert simulate(of).duration_s != simulate(of.with_seed(2)).duration_s
+    assert simulate_swarm(of).duration_s != simulate_swarm(of.with_seed(2)).duration_s
 
 
 def test_without_staleness_every_rollout_is_on_policy() -> None:
     of = scenario(learner={"max_staleness": 0})
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert set(result.staleness) == {0}
@@ -106,7 +106,7 @@ def test_without_staleness_every_rollout_is_on_policy() -> None:
 
 def test_rare_versions_are_used_up_to_the_bound() -> None:
     of = scenario(learner={"max_staleness": 3, "publish_every": 3})
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert_promises_held(result, of)
@@ -177,7 +177,7 @@ def test_come_what_may_no_rollout_is_too_old_and_no_prompt_is_lost(  # noqa: PLR
         nodes=[nodes],
         events=events,
     )
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert_promises_held(result, of)
     assert result.is_finished or result.ended.startswith("stuck at step")
@@ -188,7 +188,7 @@ def test_what_a_dead_node_had_in_hand_is_leased_to_others() -> None:
         nodes=[node(count=1, name="victim", rollouts_per_s=0.5), node(count=3)],
         events=[{"at_s": 20.0, "kind": "outage", "nodes": "victim", "for_s": 10_000.0}],
     )
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert result.leases_ended.get("node_lost", 0) > 0
@@ -198,7 +198,7 @@ def test_what_a_dead_node_had_in_hand_is_leased_to_others() -> None:
 
 def test_a_learner_that_was_killed_goes_on_where_it_was() -> None:
     of = scenario(events=[{"at_s": 45.0, "kind": "learner_outage", "for_s": 30.0}])
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     assert result.is_finished
     assert result.leases_ended.get("restarted", 0) > 0
@@ -232,7 +232,7 @@ def test_a_learner_that_was_killed_goes_on_where_it_was() -> None:
     ],
 )
 def test_a_learner_that_gets_stuck_says_what_it_lacked(changes: dict[str, Any], says: str) -> None:
-    result = simulate(scenario(run={"give_up_s": 300.0}, **changes))
+    result = simulate_swarm(scenario(run={"give_up_s": 300.0}, **changes))
 
     assert not result.is_finished
     assert says in result.ended
@@ -244,7 +244,7 @@ def test_nodes_that_are_not_needed_are_not_paid_for() -> None:
         run={"num_steps": 40},
         nodes=[node(count=30, usd_per_hour=1.0, startup_s=1.0)],
     )
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     active_share = result.kinds[0].active_s / (30 * result.duration_s)
     assert active_share < 0.6
@@ -269,7 +269,7 @@ def test_who_boasts_is_put_on_standby_for_what_it_delivers() -> None:
             ),
         ],
     )
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     honest, boaster = result.kinds
     assert boaster.active_s < honest.active_s
@@ -281,15 +281,15 @@ def test_a_price_that_rises_is_paid_only_from_then_on() -> None:
         nodes=[node(usd_per_hour=1.0)],
         events=[{"at_s": 60.0, "kind": "price", "usd_per_hour": 3600.0}],
     )
-    result = simulate(of)
+    result = simulate_swarm(of)
 
     node_seconds = 4 * (result.duration_s - 60.0)
     assert 0.8 * node_seconds <= result.node_usd <= node_seconds + 0.1
 
 
 def test_slow_broadcasts_are_waited_for_where_s_does_not_cover_them() -> None:
-    fast = simulate(scenario(learner={"max_staleness": 1}, broadcast={"fixed_s": 0.0}))
-    slow = simulate(scenario(learner={"max_staleness": 1}, broadcast={"fixed_s": 30.0}))
+    fast = simulate_swarm(scenario(learner={"max_staleness": 1}, broadcast={"fixed_s": 0.0}))
+    slow = simulate_swarm(scenario(learner={"max_staleness": 1}, broadcast={"fixed_s": 30.0}))
 
     assert slow.period_s is not None
     assert fast.period_s is not None
@@ -298,7 +298,7 @@ def test_slow_broadcasts_are_waited_for_where_s_does_not_cover_them() -> None:
 
 def test_progress_is_told_step_by_step() -> None:
     seen: list[int] = []
-    simulate(scenario(), on_step=lambda entry: seen.append(entry.step))
+    simulate_swarm(scenario(), on_step=lambda entry: seen.append(entry.step))
 
     assert seen == list(range(1, 13))
 

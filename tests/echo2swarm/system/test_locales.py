@@ -9,8 +9,8 @@ import pytest
 
 from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.system.locales import check_arguments
-from echo2swarm.text.toml_tables import convert
-from learner.config.tables import ModelTable
+from echo2swarm.text.toml_tables import convert_table
+from learner.config.tables import ModelConfig
 from tests.tiny_model import TINY_MODEL_DIR
 
 OLD_LOCALES = [
@@ -93,7 +93,7 @@ def test_bytes_that_are_no_text_are_refused_with_what_to_do(tmp_path: Path) -> N
 
 def test_text_of_a_configuration_that_no_file_could_hold_is_refused() -> None:
     with pytest.raises(ConfigError, match="expected text in UTF-8"):
-        convert({"path": "no\udcfftext"}, ModelTable, where="model")
+        convert_table({"path": "no\udcfftext"}, ModelConfig, where="model")
 
 
 def test_a_current_folder_whose_name_is_no_text_is_refused(

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.scheduling.capacity import RecentValues
-from echo2swarm.system.rates import Phase, Timeline, WindowSum, WorkingRate
-from learner.state.progress import p95
+from echo2swarm.system.rates import LearnerPhase, Timeline, WindowSum, WorkingRate
+from learner.state.progress import p95_or_none
 
 
 def test_a_rate_is_over_the_window_or_what_has_passed_of_it() -> None:
@@ -61,21 +61,21 @@ def test_the_speed_of_who_has_not_worked_is_not_known() -> None:
 
 def test_a_timeline_tells_phases_apart() -> None:
     timeline = Timeline(0.0)
-    timeline.enter(Phase.WAITING, 10.0)
-    timeline.enter(Phase.TRAINING, 13.0)
-    took_s = timeline.enter(Phase.WAITING, 20.0)
+    timeline.enter(LearnerPhase.WAITING, 10.0)
+    timeline.enter(LearnerPhase.TRAINING, 13.0)
+    took_s = timeline.enter(LearnerPhase.WAITING, 20.0)
 
     assert took_s == 7.0
-    assert timeline.phase is Phase.WAITING
-    assert timeline.totals_s(21.0) == {Phase.STARTING: 10, Phase.WAITING: 4, Phase.TRAINING: 7}
+    assert timeline.phase is LearnerPhase.WAITING
+    assert timeline.totals_s(21.0) == {LearnerPhase.STARTING: 10, LearnerPhase.WAITING: 4, LearnerPhase.TRAINING: 7}
     assert timeline.shares(21.0, 1000.0) == pytest.approx(
-        {Phase.WAITING: 4 / 11, Phase.TRAINING: 7 / 11}
+        {LearnerPhase.WAITING: 4 / 11, LearnerPhase.TRAINING: 7 / 11}
     )
-    assert timeline.shares(21.0, 2.0) == pytest.approx({Phase.WAITING: 0.5, Phase.TRAINING: 0.5})
+    assert timeline.shares(21.0, 2.0) == pytest.approx({LearnerPhase.WAITING: 0.5, LearnerPhase.TRAINING: 0.5})
 
 
-@given(st.lists(st.tuples(st.sampled_from(Phase), st.floats(0, 50)), max_size=20))
-def test_shares_add_up_to_one(changes: list[tuple[Phase, float]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from(LearnerPhase), st.floats(0, 50)), max_size=20))
+def test_shares_add_up_to_one(changes: list[tuple[LearnerPhase, float]]) -> None:
     timeline, now_s = Timeline(0.0), 0.0
     for phase, wait_s in changes:
         now_s += wait_s
@@ -98,6 +98,6 @@ def test_the_last_value_is_remembered_however_old() -> None:
 
 
 def test_the_95th_percentile_of_few_values_is_the_largest() -> None:
-    assert p95([]) is None
-    assert p95([3.0, 1.0, 2.0]) == 3.0
-    assert p95([float(i) for i in range(100)]) == 95.0
+    assert p95_or_none([]) is None
+    assert p95_or_none([3.0, 1.0, 2.0]) == 3.0
+    assert p95_or_none([float(i) for i in range(100)]) == 95.0

@@ -13,7 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.text.cli_errors import Rim, explain, run_cli
+from echo2swarm.text.cli_errors import error_boundary, explain_error, run_cli
 from echo2swarm.system.errors import ChildError, ConfigError, StoreError, SwarmError
 from protocols.errors import LocalProtocolError, MalformedMessageError
 
@@ -23,7 +23,7 @@ def command_that_raises(exc: BaseException, crash_folder: Path | None = None) ->
     @click.option("--verbose", is_flag=True)
     @click.option("--steps", type=int)
     @click.pass_obj
-    def command(rim: Rim, *, verbose: bool, steps: int | None) -> None:
+    def command(rim: error_boundary, *, verbose: bool, steps: int | None) -> None:
         rim.verbose = verbose
         rim.crash_folder = crash_folder
         raise exc
@@ -143,14 +143,14 @@ def test_a_bug_is_told_even_where_its_details_can_not_be_kept(
 
 
 def test_breaking_a_rule_of_the_wire_ourselves_is_a_bug() -> None:
-    assert explain(LocalProtocolError("too long")).bug is not None
+    assert explain_error(LocalProtocolError("too long")).bug is not None
 
 
 def test_a_bug_beside_expected_errors_is_not_hidden_by_them() -> None:
     bug = ZeroDivisionError("oh")
     group = ExceptionGroup("", [StoreError("a"), bug])
 
-    ending = explain(group)
+    ending = explain_error(group)
 
     assert ending.bug is group
     assert "ZeroDivisionError" in ending.line
@@ -184,7 +184,7 @@ Trees = st.recursive(
 
 @given(Trees)
 def test_whatever_is_raised_has_an_ending_with_a_status_that_is_not_0(exc: BaseException) -> None:
-    ending = explain(exc)
+    ending = explain_error(exc)
 
     assert ending.status in {1, 2, 130}
     assert ending.line

@@ -204,7 +204,7 @@ async def _publish_spoilt(
     spoilt, _ = await owner.library.store.adopt([tmp_path / "spoilt"])
     bad = msgspec.structs.replace(delta, payload=spoilt.ref)
     manifest = msgspec.structs.replace(held.manifest, deltas=(bad,))
-    return manifest_protocol.write(manifest, LEARNER_KEY), bad
+    return manifest_protocol.sign_manifest(manifest, LEARNER_KEY), bad
 
 
 def _leftovers(joined: Node) -> list[str]:
@@ -235,7 +235,7 @@ async def test_a_codec_of_the_future_is_passed_over(
         held = await owner.publish(1, data=DATA[1], announce=False)
         later = tuple(msgspec.structs.replace(d, codec="later-2") for d in held.manifest.deltas)
         manifest = msgspec.structs.replace(held.manifest, deltas=later)
-        await owner.announcer.announce(manifest_protocol.write(manifest, LEARNER_KEY))
+        await owner.announcer.announce(manifest_protocol.sign_manifest(manifest, LEARNER_KEY))
         assert content(await until(1, joined)) == DATA[1]
 
 

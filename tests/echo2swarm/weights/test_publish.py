@@ -8,7 +8,7 @@ import pytest
 
 from echo2swarm.system.errors import StoreError
 from echo2swarm.weights.store.library import open_library
-from echo2swarm.weights.publish import asset_files, publish_version, weights_files
+from echo2swarm.weights.publish import published_asset_files, publish_version, weights_files
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from tests.echo2swarm.weights.delta.made import random_bytes
@@ -30,7 +30,7 @@ async def test_a_published_version_is_signed_and_names_its_bytes(tmp_path: Path)
             key=LEARNER_KEY,
         )
 
-        read = manifest_protocol.read(held.sealed, PUBLIC, run=RUN)
+        read = manifest_protocol.verify_manifest(held.sealed, PUBLIC, run=RUN)
         assert read == held.manifest
         assert (read.version, read.deltas) == (3, ())
         assert (read.max_staleness, read.publish_every, read.num_versions_kept) == (1, 1, 2)
@@ -114,10 +114,10 @@ def test_code_is_never_an_asset(tmp_path: Path) -> None:
     (folder / ".hidden.json").write_text("{}")
     (folder / "model.safetensors.index.json").write_text("{}")
     (folder / "chat_template.jinja").write_text("")
-    names = [p.name for p in asset_files(folder)]
+    names = [p.name for p in published_asset_files(folder)]
     assert names == ["chat_template.jinja", "config.json", "tokenizer.json"]
 
 
 def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no config\.json"):
-        asset_files(tmp_path)
+        published_asset_files(tmp_path)

@@ -215,7 +215,7 @@ async def test_a_forged_manifest_is_refused_and_reported(
 ) -> None:
     async with learner(hub, tmp_path / "l") as owner:
         held = await owner.publish(0)
-        forged = manifest_protocol.write(held.manifest, STRANGER_KEY)
+        forged = manifest_protocol.sign_manifest(held.manifest, STRANGER_KEY)
         async with node(hub, tmp_path / "n", connect_to=[owner.network]) as joined:
             await joined.sync.next_version(None)
             await owner.network.publish(topic_of(RUN), forged)
@@ -242,7 +242,7 @@ async def test_a_version_whose_weights_are_not_those_signed_never_counts(
             bad = await owner.publish(1, announce=False)
             fields = {f: getattr(bad.manifest, f) for f in bad.manifest.__struct_fields__}
             lying = type(bad.manifest)(**(fields | {"weights_sha256": bytes(32)}))
-            await owner.announcer.announce(manifest_protocol.write(lying, LEARNER_KEY))
+            await owner.announcer.announce(manifest_protocol.sign_manifest(lying, LEARNER_KEY))
             await trio.sleep(30)
 
             assert joined.sync.known_version == 1

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.weights.update_plan import (
-    Bridged,
-    Facts,
-    Patched,
-    Whole,
+    AnchorUpdate,
+    UpdateFacts,
+    DeltaUpdate,
+    FullUpdate,
     choose_way,
     first_fetched,
     is_still_offered,
@@ -56,10 +56,10 @@ def facts(
     bytes_per_s: float | None = 10e6,
     publish_s: float | None = None,
     codecs: tuple[str, ...] = ("xor-1",),
-) -> Facts:
+) -> UpdateFacts:
     """With so many bytes here of some payloads."""
     held = {each.root_sha256: num for each, num in (here or {}).items()}
-    return Facts(
+    return UpdateFacts(
         missing_bytes=lambda each: each.size_bytes - held.get(each.root_sha256, 0),
         bytes_per_s=bytes_per_s,
         publish_s=publish_s,
@@ -72,63 +72,63 @@ def whole(version: int) -> dict[PayloadRef, int]:
 
 
 def test_who_holds_nothing_fetches_the_weights_whole() -> None:
-    assert choose_way(manifest(4, v3=20_000_000), facts()) == Whole()
+    assert choose_way(manifest(4, v3=20_000_000), facts()) == FullUpdate()
 
 
 def test_who_holds_the_base_fetches_the_delta() -> None:
     newest = manifest(4, v3=20_000_000)
-    assert choose_way(newest, facts(whole(3))) == Patched(newest.deltas[0])
+    assert choose_way(newest, facts(whole(3))) == DeltaUpdate(newest.deltas[0])
 
 
 def test_of_two_bases_held_the_newest_is_taken_as_by_everybody() -> None:
     newest = manifest(4, v2=19_000_000, v3=20_000_000)
-    assert choose_way(newest, facts(whole(3) | whole(2))) == Patched(newest.deltas[1])
+    assert choose_way(newest, facts(whole(3) | whole(2))) == DeltaUpdate(newest.deltas[1])
 
 
 def test_a_delta_on_an_older_base_that_is_nearly_here_is_finished() -> None:
     newest = manifest(4, v2=30_000_000, v3=20_000_000)
     nearly = {newest.deltas[0].payload: 29_000_000}
-    assert choose_way(newest, facts(whole(3) | whole(2) | nearly)) == Patched(newest.deltas[0])
+    assert choose_way(newest, facts(whole(3) | whole(2) | nearly)) == DeltaUpdate(newest.deltas[0])
 
 
 def test_what_is_nearly_here_is_finished_rather_than_patched() -> None:
     newest = manifest(4, v3=20_000_000)
     nearly = whole(3) | {weights(4): SIZE - 1_000_000}
-    assert choose_way(newest, facts(nearly)) == Whole()
+    assert choose_way(newest, facts(nearly)) == FullUpdate()
 
 
 def test_weights_that_are_here_need_nothing() -> None:
     newest = manifest(4, v3=1)
-    assert choose_way(newest, facts(whole(3) | whole(4))) == Whole()
+    assert choose_way(newest, facts(whole(3) | whole(4))) == FullUpdate()
 
 
 def test_on_a_link_faster_than_patching_the_weights_come_whole() -> None:
     newest = manifest(4, v3=20_000_000)
-    assert choose_way(newest, facts(whole(3), bytes_per_s=ALL)) == Whole()
+    assert choose_way(newest, facts(whole(3), bytes_per_s=ALL)) == FullUpdate()
 
 
 def test_a_base_that_is_nearly_here_is_a_bridge() -> None:
     newest = manifest(4, v3=20_000_000)
     nearly = {weights(3): SIZE - 1_000_000}
     way = choose_way(newest, facts(nearly))
-    assert way == Bridged(newest.deltas[0])
+    assert way == AnchorUpdate(newest.deltas[0])
     assert first_fetched(newest, way) == base_of(newest, newest.deltas[0]) == weights(3)
 
 
 def test_a_delta_in_an_unknown_codec_is_passed_over() -> None:
     newest = msgspec.structs.replace(manifest(4), deltas=(delta(3, 4, 1000, "xor-9"),))
-    assert choose_way(newest, facts(whole(3))) == Whole()
+    assert choose_way(newest, facts(whole(3))) == FullUpdate()
 
 
 def test_without_trust_in_deltas_the_weights_come_whole() -> None:
-    assert choose_way(manifest(4, v3=1000), facts(whole(3), codecs=())) == Whole()
+    assert choose_way(manifest(4, v3=1000), facts(whole(3), codecs=())) == FullUpdate()
 
 
 def test_who_is_too_slow_for_any_version_fetches_the_anchor() -> None:
     newest = manifest(60, v59=20_000_000, v58=30_000_000, v50=80_000_000)
     slow = facts(publish_s=30.0)  # 100 s for all, and after 60 s it is no base any more
-    assert choose_way(newest, slow) == Bridged(newest.deltas[2])
-    assert choose_way(newest, facts(publish_s=60.0)) == Whole()
+    assert choose_way(newest, slow) == AnchorUpdate(newest.deltas[2])
+    assert choose_way(newest, facts(publish_s=60.0)) == FullUpdate()
 
 
 def test_the_anchor_is_fetched_to_its_end_however_many_versions_pass() -> None:
@@ -197,8 +197,8 @@ def test_an_anchor_is_offered_as_long_as_it_is_one() -> None:
 def test_a_base_that_nobody_keeps_whole_is_no_bridge() -> None:
     newest = manifest(60, v59=20_000_000, v58=20_000_000, v50=80_000_000)
     nearly = {weights(58): SIZE - 1}
-    assert choose_way(newest, facts(nearly)) == Whole()
-    assert choose_way(newest, facts(whole(58))) == Patched(newest.deltas[1])
+    assert choose_way(newest, facts(nearly)) == FullUpdate()
+    assert choose_way(newest, facts(whole(58))) == DeltaUpdate(newest.deltas[1])
 
 
 def test_a_base_that_leads_nowhere_any_more_is_not_fetched_further() -> None:
@@ -227,15 +227,15 @@ def test_the_way_chosen_is_possible_and_the_same_every_time(
     way = choose_way(newest, now)
     assert way == choose_way(newest, now)
     match way:
-        case Patched(chosen):
+        case DeltaUpdate(chosen):
             assert now.missing_bytes(base_of(newest, chosen)) == 0
-        case Bridged(chosen):
+        case AnchorUpdate(chosen):
             assert now.missing_bytes(base_of(newest, chosen)) > 0
-        case Whole():
+        case FullUpdate():
             pass
 
 
 @pytest.mark.parametrize("bytes_per_s", [None, 0.0])
 def test_before_anything_was_measured_there_is_an_answer(bytes_per_s: float | None) -> None:
     newest = manifest(4, v3=20_000_000)
-    assert choose_way(newest, facts(whole(3), bytes_per_s=bytes_per_s)) != Whole()
+    assert choose_way(newest, facts(whole(3), bytes_per_s=bytes_per_s)) != FullUpdate()

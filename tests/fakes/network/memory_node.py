@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.addresses import join_address, merge
+from echo2swarm.network.addresses import join_address, merge_addresses
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Ends,
@@ -26,7 +26,7 @@ from tests.fakes.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import Service, Subscription, nobody
 from protocols.errors import LocalProtocolError, RemoteProtocolError
-from protocols.gossip import Fate
+from protocols.gossip import Validation
 from protocols.ids import PeerId, short
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class MemoryNetwork:
         return None if peer in self.connected_peers() else "all connections are taken"
 
     def _learn(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        self._known[peer] = merge(addresses, self._known.get(peer, ()))
+        self._known[peer] = merge_addresses(addresses, self._known.get(peer, ()))
 
     async def disconnect(self, peer: PeerId) -> None:
         """Close the connection to ``peer``."""
@@ -264,11 +264,11 @@ class MemoryNetwork:
         self._mark_seen(message_id)
         author = message_id[0]
         fault = subscription.objection(author, len(data))
-        fate = Fate.REJECT if fault else subscription.judge(author, data)
-        if fate is Fate.ACCEPT:
+        fate = Validation.REJECT if fault else subscription.judge(author, data)
+        if fate is Validation.ACCEPT:
             subscription.deliver(author, data)
             self._forward(topic, message_id, data, exclude=sender)
-        elif fate is Fate.REJECT and self._guard.fault(sender, now_s):
+        elif fate is Validation.REJECT and self._guard.fault(sender, now_s):
             subscription.warn("gossip.shut_out", sender, fault or "it is rejected")
 
     def _mark_seen(self, message_id: tuple[PeerId, int]) -> None:
@@ -290,7 +290,7 @@ class MemoryNetwork:
         for other in await self._closest(key):
             for peer, expiry_s in other._providers.get(key, {}).items():
                 if peer != self._peer and expiry_s > trio.current_time():
-                    found[peer] = merge(found.get(peer, ()), other._known.get(peer, ()))
+                    found[peer] = merge_addresses(found.get(peer, ()), other._known.get(peer, ()))
         for peer, addresses in found.items():
             self._learn(peer, addresses)
         return [PeerInfo(peer=peer, addresses=found[peer]) for peer in sorted(found)]
@@ -299,7 +299,7 @@ class MemoryNetwork:
         """Ask the DHT for the addresses of ``peer``."""
         addresses: tuple[str, ...] = ()
         for other in await self._closest(peer.encode()):
-            addresses = merge(addresses, other._known.get(peer, ()))
+            addresses = merge_addresses(addresses, other._known.get(peer, ()))
         return PeerInfo(peer=peer, addresses=addresses) if addresses else None
 
     async def put_record(self, key: str, value: bytes) -> None:

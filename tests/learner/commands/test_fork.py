@@ -10,15 +10,15 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from echo2swarm.text.cli_errors import Rim
+from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import ConfigError, StoreError, UsageError
-from learner.run.checkpoint_store import fault_of
+from learner.run.checkpoint_store import damage_of
 from learner.commands.checkpoints import survey
 from learner.cli import learner
 from learner.config import LearnerConfig
-from learner.config.file import load, resolved
-from learner.commands.fork import ForkOptions, fork
+from learner.config.file import load_config, resolved
+from learner.commands.fork import ForkOptions, fork_run
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver, Reach
 from learner.run.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
@@ -71,22 +71,22 @@ def options(source: RunDir, tmp_path: Path, **changes: object) -> ForkOptions:
 def test_a_fork_is_another_run_with_the_checkpoint_and_says_where_it_came_from(
     source: RunDir, tmp_path: Path
 ) -> None:
-    made = fork(options(source, tmp_path, overrides=("trainer.learning_rate=1e-5",))).run_dir
+    made = fork_run(options(source, tmp_path, overrides=("trainer.learning_rate=1e-5",))).run_dir
     found = open_run_dir(tmp_path / "new", name="", resume=True)
 
     assert found.run_id == made.run_id != source.run_id
     assert found.forked_from is not None
     assert (found.forked_from.run_id, found.first_step) == (source.run_id, 20)
     (checkpoint,) = found.checkpoints.all()
-    assert (checkpoint.step, fault_of(checkpoint)) == (20, None)
-    assert load(found.config, environment={}).trainer.learning_rate == 1e-5
+    assert (checkpoint.step, damage_of(checkpoint)) == (20, None)
+    assert load_config(found.config, environment={}).trainer.learning_rate == 1e-5
     assert not found.identity.exists(), "it makes an identity of its own"
 
 
 def test_any_checkpoint_may_be_chosen(source: RunDir, tmp_path: Path) -> None:
-    assert fork(options(source, tmp_path, step=10)).origin.step == 10
+    assert fork_run(options(source, tmp_path, step=10)).origin.step == 10
     with pytest.raises(UsageError, match="no checkpoint of step 15; there are: 10, 20"):
-        fork(options(source, tmp_path, step=15, run_dir=tmp_path / "other"))
+        fork_run(options(source, tmp_path, step=15, run_dir=tmp_path / "other"))
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_one_asked_for_refused(
@@ -94,12 +94,12 @@ def test_a_damaged_checkpoint_is_passed_over_and_one_asked_for_refused(
 ) -> None:
     flip_a_bit(source.checkpoints.all()[1].trainer / "model.safetensors")
 
-    forked = fork(options(source, tmp_path))
+    forked = fork_run(options(source, tmp_path))
 
     assert forked.origin.step == 10
     assert [step for step, _ in forked.passed_over] == [20]
     with pytest.raises(StoreError, match="its hash differs"):
-        fork(options(source, tmp_path, step=20, run_dir=tmp_path / "other"))
+        fork_run(options(source, tmp_path, step=20, run_dir=tmp_path / "other"))
     assert not (tmp_path / "other").exists()
 
 
@@ -110,7 +110,7 @@ def test_it_goes_on_with_the_prompts_that_no_update_before_was_made_of(
         source,
         iter([(0, 8, None), (1, 12, None), (2, None, "stale"), (3, 9, None), (4, 11, None)]),
     )
-    made = fork(options(source, tmp_path, step=10)).run_dir
+    made = fork_run(options(source, tmp_path, step=10)).run_dir
 
     async def resume() -> tuple[Reach, LeftOver]:
         async with open_ledger(made.ledger, run_id=made.run_id, max_staleness=2) as ledger:
@@ -126,13 +126,13 @@ def test_it_goes_on_with_the_prompts_that_no_update_before_was_made_of(
 
 def test_a_run_that_would_be_over_at_once_is_refused(source: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.num_steps: expected more than the 20 updates"):
-        fork(options(source, tmp_path, overrides=("run.num_steps=20",)))
+        fork_run(options(source, tmp_path, overrides=("run.num_steps=20",)))
 
 
 def test_only_the_first_checkpoint_is_taken_without_the_optimizer(
     source: RunDir, tmp_path: Path
 ) -> None:
-    made = fork(options(source, tmp_path, fresh_optimizer=True)).run_dir
+    made = fork_run(options(source, tmp_path, fresh_optimizer=True)).run_dir
     (first,) = made.checkpoints.all()
     later = save(made.checkpoints, 30)
 
@@ -149,8 +149,8 @@ def test_checkpoints_are_listed_with_what_is_wrong_with_them(
     flip_a_bit(source.checkpoints.all()[0].trainer / "model.safetensors")
     arguments = ["checkpoints", str(source.folder)]
 
-    text = CliRunner().invoke(learner, arguments, obj=Rim()).output.splitlines()
-    data = CliRunner().invoke(learner, [*arguments, "--json"], obj=Rim()).output
+    text = CliRunner().invoke(learner, arguments, obj=error_boundary()).output.splitlines()
+    data = CliRunner().invoke(learner, [*arguments, "--json"], obj=error_boundary()).output
 
     assert "DAMAGED: trainer/model.safetensors is not what was saved" in text[0]
     assert text[1].startswith("step       20")
@@ -168,7 +168,7 @@ def test_a_fork_of_a_checkpoint_that_is_deleted_meanwhile_says_so(
     source.checkpoints._discard(newest.folder)
 
     with pytest.raises(StoreError, match="the run has deleted it meanwhile"):
-        fork(options(source, tmp_path))
+        fork_run(options(source, tmp_path))
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_listed_is_not_called_damaged(
@@ -196,8 +196,8 @@ def with_data(source: RunDir, tmp_path: Path) -> Path:
 def test_a_fork_depends_on_what_its_run_did(
     source: RunDir, with_data: Path, tmp_path: Path
 ) -> None:
-    made = fork(options(source, tmp_path)).run_dir
-    other = fork(
+    made = fork_run(options(source, tmp_path)).run_dir
+    other = fork_run(
         options(
             source,
             tmp_path,
@@ -218,10 +218,10 @@ def test_a_fork_of_a_run_whose_data_changed_is_refused_until_that_is_accepted(
     with_data.write_text('{"question": "q", "answer": 2}\n')
 
     with pytest.raises(ConfigError, match=r"^task\.path: \S+ has changed .*--accept-changed-inp"):
-        fork(options(source, tmp_path))
+        fork_run(options(source, tmp_path))
     assert not (tmp_path / "new").exists()
 
-    made = fork(options(source, tmp_path, accept_changed_inputs=True)).run_dir
+    made = fork_run(options(source, tmp_path, accept_changed_inputs=True)).run_dir
     found = read_inputs(made.inputs)
     assert found is not None
     assert [each.key for each in found.inputs] == ["model.path"], "the task is recorded anew"

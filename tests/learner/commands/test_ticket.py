@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from echo2swarm.text.cli_errors import Rim
+from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import StoreError
 from learner.cli import learner
 from protocols import ticket
@@ -15,11 +15,11 @@ from tests.protocols.samples import KEY, RUN, TICKET
 
 
 def shown(run_dir: Path) -> Result:
-    return CliRunner().invoke(learner, ["ticket", str(run_dir)], obj=Rim())
+    return CliRunner().invoke(learner, ["ticket", str(run_dir)], obj=error_boundary())
 
 
 def line_until(expires_unix_s: float) -> str:
-    return ticket.write(msgspec.structs.replace(TICKET, expires_unix_s=int(expires_unix_s)), KEY)
+    return ticket.format_ticket(msgspec.structs.replace(TICKET, expires_unix_s=int(expires_unix_s)), KEY)
 
 
 def test_a_ticket_that_admits_is_printed_and_nothing_else(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from learner.config import LearnerConfig, ModelTable, RolloutTable, TrainerTable
+from learner.config import LearnerConfig, ModelConfig, RolloutConfig, TrainerConfig
 from learner.config.changes import Weight, changes, check_resumable
 
 
@@ -19,12 +19,12 @@ def test_the_same_configuration_has_no_changes() -> None:
 @pytest.mark.parametrize(
     ("now", "key", "weight"),
     [
-        (replaced(rollouts=RolloutTable(max_staleness=5)), "rollouts.max_staleness", Weight.FREE),
-        (replaced(rollouts=RolloutTable(group_size=4)), "rollouts.group_size", Weight.RUN),
-        (replaced(model=ModelTable(path="/other")), "model.path", Weight.RUN),
+        (replaced(rollouts=RolloutConfig(max_staleness=5)), "rollouts.max_staleness", Weight.FREE),
+        (replaced(rollouts=RolloutConfig(group_size=4)), "rollouts.group_size", Weight.RUN),
+        (replaced(model=ModelConfig(path="/other")), "model.path", Weight.RUN),
         (replaced(task={"kind": "sort_digits"}), "task.kind", Weight.RUN),
-        (replaced(trainer=TrainerTable(threads=2)), "trainer.threads", Weight.FREE),
-        (replaced(trainer=TrainerTable(beta1=0.5)), "trainer.beta1", Weight.UPDATES),
+        (replaced(trainer=TrainerConfig(threads=2)), "trainer.threads", Weight.FREE),
+        (replaced(trainer=TrainerConfig(beta1=0.5)), "trainer.beta1", Weight.UPDATES),
     ],
 )
 def test_each_change_is_weighed(now: LearnerConfig, key: str, weight: Weight) -> None:
@@ -36,7 +36,7 @@ def test_each_change_is_weighed(now: LearnerConfig, key: str, weight: Weight) ->
 def test_what_makes_another_run_is_refused_with_each_key_and_a_way_out() -> None:
     found = changes(
         LearnerConfig(),
-        replaced(rollouts=RolloutTable(group_size=4, temperature=0.7), model=ModelTable(path="/x")),
+        replaced(rollouts=RolloutConfig(group_size=4, temperature=0.7), model=ModelConfig(path="/x")),
     )
 
     with pytest.raises(ConfigError) as caught:
@@ -47,7 +47,7 @@ def test_what_makes_another_run_is_refused_with_each_key_and_a_way_out() -> None
 
 
 def test_updates_that_are_made_again_are_made_as_before() -> None:
-    found = changes(LearnerConfig(), replaced(trainer=TrainerTable(learning_rate=1e-5)))
+    found = changes(LearnerConfig(), replaced(trainer=TrainerConfig(learning_rate=1e-5)))
 
     check_resumable(found, num_updates_to_replay=0, folder="runs/run")
     with pytest.raises(ConfigError, match=r"trainer\.learning_rate: 3 updates .* Ctrl-C"):

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.system.errors import ConfigError
-from learner.config import LearnerConfig, RolloutTable
-from learner.config.file import load, resolved
+from learner.config import LearnerConfig, RolloutConfig
+from learner.config.file import load_config, resolved
 
 WriteFile = Callable[[str], Path]
 
@@ -28,14 +28,14 @@ def write(tmp_path: Path) -> WriteFile:
 
 
 def read(path: Path | None, *overrides: str, **environment: str) -> LearnerConfig:
-    return load(path, overrides, environment=environment)
+    return load_config(path, overrides, environment=environment)
 
 
 def test_an_empty_file_is_the_defaults_with_the_default_task(write: WriteFile) -> None:
     config = read(write(""))
 
     assert config == read(None)
-    assert config.rollouts == RolloutTable()
+    assert config.rollouts == RolloutConfig()
     assert config.task == {
         "kind": "arithmetic",
         "largest": 9,
@@ -62,7 +62,7 @@ def test_flags_win_over_the_environment_over_the_file_over_defaults(write: Write
     assert config.run.seed == 2
     assert config.run.name == "a"
     assert config.rollouts.group_size == 4
-    assert config.rollouts.prompts_per_step == RolloutTable().prompts_per_step
+    assert config.rollouts.prompts_per_step == RolloutConfig().prompts_per_step
 
 
 def test_values_of_flags_are_toml_or_plain_text() -> None:
@@ -339,7 +339,7 @@ def test_the_resolved_configuration_has_every_key_that_has_a_value() -> None:
     tables = tomllib.loads(resolved(read(None)))
 
     assert set(tables) == {field.name for field in msgspec.structs.fields(LearnerConfig)}
-    assert set(tables["rollouts"]) == set(RolloutTable.__struct_fields__)
+    assert set(tables["rollouts"]) == set(RolloutConfig.__struct_fields__)
     assert "max_nodes" not in tables["selector"]
 
 
@@ -409,13 +409,13 @@ def test_a_run_that_older_software_began_keeps_what_it_holds_out(tmp_path: Path)
 
     assert read(mine).task["held_out_by"] == "content"
     for path in (before, mine):
-        old = load(path, environment={}, of_run=before)
+        old = load_config(path, environment={}, of_run=before)
         assert old.task["held_out_by"] == "position"
         # Once it is resolved, it says so itself.
         again = tmp_path / "again.toml"
         again.write_text(resolved(old))
-        assert load(again, environment={}, of_run=again) == old
-    asked = load(mine, ['task.held_out_by="content"'], environment={}, of_run=before)
+        assert load_config(again, environment={}, of_run=again) == old
+    asked = load_config(mine, ['task.held_out_by="content"'], environment={}, of_run=before)
     assert asked.task["held_out_by"] == "content"
 
 

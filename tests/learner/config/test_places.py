@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from learner.config.file import load
+from learner.config.file import load_config
 from learner.config.places import check_places
 from tests.tiny_model import TINY_MODEL_DIR
 
 
 def check(*overrides: str) -> None:
-    check_places(load(None, overrides, environment={}))
+    check_places(load_config(None, overrides, environment={}))
 
 
 def test_what_is_there_or_would_be_fetched_is_fine(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.text.toml_docs import field_docs, type_text, with_generated
 from learner.config import LearnerConfig
-from learner.config.file import load, write_commented
+from learner.config.file import load_config, write_commented
 from learner.config.text import MODULE, commented, config_markdown, tasks_markdown
 from learner.tasks.registry import BUILT_IN, find_kind
 
@@ -28,7 +28,7 @@ def test_the_commented_file_is_the_defaults(tmp_path: Path) -> None:
 
     write_commented(path)
 
-    assert load(path, environment={}) == load(None, environment={})
+    assert load_config(path, environment={}) == load_config(None, environment={})
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from echo2swarm.system.rates import Phase
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.report.run_record import StepRecord
 from learner.demo.narrator import SILENCE_S, Narrator
 from protocols.heartbeat import NodeState
@@ -115,13 +115,13 @@ def test_no_version_is_told_of_nobody() -> None:
 @pytest.mark.parametrize(
     ("phase", "num_buffered", "told"),
     [
-        (Phase.WAITING, 48, "step  13: waiting, 48 of 128 rollouts are here"),
-        (Phase.WAITING, 500, "step  13: waiting, 128 of 128 rollouts are here"),
-        (Phase.TRAINING, 48, "step  13: training"),
+        (LearnerPhase.WAITING, 48, "step  13: waiting, 48 of 128 rollouts are here"),
+        (LearnerPhase.WAITING, 500, "step  13: waiting, 128 of 128 rollouts are here"),
+        (LearnerPhase.TRAINING, 48, "step  13: training"),
     ],
 )
 def test_after_some_silence_it_tells_what_is_waited_for(
-    phase: Phase, num_buffered: int, told: str
+    phase: LearnerPhase, num_buffered: int, told: str
 ) -> None:
     status = status_with(phase=phase, num_buffered=num_buffered)
 

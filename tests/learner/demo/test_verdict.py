@@ -1,6 +1,6 @@
 import pytest
 
-from learner.demo.verdict import judge
+from learner.demo.verdict import judge_learning
 
 
 @pytest.mark.parametrize(
@@ -9,7 +9,7 @@ from learner.demo.verdict import judge
 def test_a_run_has_learned_if_its_last_ten_steps_beat_its_first_ten_by_a_fifth(
     first: float, last: float, learned: bool
 ) -> None:
-    verdict = judge([first] * 10 + [0.0] * 12 + [last] * 10, num_steps=32)
+    verdict = judge_learning([first] * 10 + [0.0] * 12 + [last] * 10, num_steps=32)
 
     assert verdict.has_learned is learned
     assert f"{first:.3f}" in verdict.why
@@ -17,11 +17,11 @@ def test_a_run_has_learned_if_its_last_ten_steps_beat_its_first_ten_by_a_fifth(
 
 
 def test_a_run_that_ended_early_has_not_learned() -> None:
-    verdict = judge([0.0] * 10 + [1.0] * 10, num_steps=32)
+    verdict = judge_learning([0.0] * 10 + [1.0] * 10, num_steps=32)
 
     assert not verdict.has_learned
     assert verdict.why == "only 20 of 32 steps were done"
 
 
 def test_one_step_can_not_be_compared() -> None:
-    assert not judge([1.0], num_steps=1).has_learned
+    assert not judge_learning([1.0], num_steps=1).has_learned

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from echo2swarm.text.cli_errors import Rim
+from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import UsageError
 from learner.cli import learner
 from tests.learner.export.run_folder import make_run
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.model, pytest.mark.processes]
 
 
 def called(*arguments: object) -> Result:
-    return CliRunner().invoke(learner, ["eval", *map(str, arguments)], obj=Rim())
+    return CliRunner().invoke(learner, ["eval", *map(str, arguments)], obj=error_boundary())
 
 
 def test_a_run_is_compared_with_what_it_began_with(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
 from learner.evaluation.held_out import sample_seed
-from learner.evaluation.round import FIRST_GROUP, Answer, Asker, EvalPlan, Round, group_of
+from learner.evaluation.round import FIRST_GROUP, ScoredSample, HeldOutRequest, RoundPlan, EvaluationRound, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease
@@ -21,8 +21,8 @@ ALICE, BOB, CYD = (PeerId(name) for name in ("alice", "bob", "cyd"))
 V = PolicyVersion(7)
 
 
-def plan(*, samples: int = 2, timeout_s: float = 100.0) -> EvalPlan:
-    return EvalPlan(
+def plan(*, samples: int = 2, timeout_s: float = 100.0) -> RoundPlan:
+    return RoundPlan(
         samples_per_prompt=samples,
         sampling=SAMPLING,
         seed=3,
@@ -40,11 +40,11 @@ def a_round(
     *,
     samples: int = 2,
     timeout_s: float = 100.0,
-    answers: dict[SampleKey, Answer] | None = None,
+    answers: dict[SampleKey, ScoredSample] | None = None,
     leases: Sequence[LeaseRecord] = (),
     num_leases: int = 0,
-) -> Round:
-    return Round(
+) -> EvaluationRound:
+    return EvaluationRound(
         V,
         prompts(num_prompts),
         plan(samples=samples, timeout_s=timeout_s),
@@ -54,16 +54,16 @@ def a_round(
     )
 
 
-def asker(peer: PeerId = ALICE, *, most: int = 64) -> Asker:
-    return Asker(peer, "session-1", most)
+def asker(peer: PeerId = ALICE, *, most: int = 64) -> HeldOutRequest:
+    return HeldOutRequest(peer, "session-1", most)
 
 
-def answer(reward: float = 1.0, *, peer: PeerId = ALICE) -> Answer:
-    return Answer(reward=reward, is_failed=False, num_tokens=3, is_truncated=False, peer=peer)
+def answer(reward: float = 1.0, *, peer: PeerId = ALICE) -> ScoredSample:
+    return ScoredSample(reward=reward, is_failed=False, num_tokens=3, is_truncated=False, peer=peer)
 
 
 def granted(
-    found: Round, peer: PeerId = ALICE, *, most: int = 64, of: int = 9, now_s: float = 0.0
+    found: EvaluationRound, peer: PeerId = ALICE, *, most: int = 64, of: int = 9, now_s: float = 0.0
 ) -> tuple[Lease, LeaseRecord]:
     got = found.grant(asker(peer, most=most), max_evaluators=of, now_s=now_s)
     assert got is not None
@@ -74,7 +74,7 @@ def keys_of(lease: Lease) -> list[SampleKey]:
     return [(g.group_id, s.index) for g in lease.groups for s in g.samples]  # type: ignore[misc]
 
 
-def take(found: Round, record: LeaseRecord, *keys: SampleKey, now_s: float = 1.0) -> None:
+def take(found: EvaluationRound, record: LeaseRecord, *keys: SampleKey, now_s: float = 1.0) -> None:
     for key in keys or sorted(record.samples):
         found.begin_judging(key, record)
         found.accept(record, key, answer(peer=record.peer), now_s)

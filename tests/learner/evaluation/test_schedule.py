@@ -2,11 +2,11 @@
 
 import pytest
 
-from learner.evaluation.schedule import Schedule
+from learner.evaluation.schedule import EvaluationSchedule
 
 
-def schedule(*, first: int = 0, last: int = 30, every: int = 10) -> Schedule:
-    return Schedule(every_steps=every, first_version=first, last_version=last)
+def schedule(*, first: int = 0, last: int = 30, every: int = 10) -> EvaluationSchedule:
+    return EvaluationSchedule(every_steps=every, first_version=first, last_version=last)
 
 
 @pytest.mark.parametrize(

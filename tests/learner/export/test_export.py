@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_struct
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echo2swarm.text.cli_errors import Rim
+from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import StoreError, UsageError
 from learner.run.checkpoint_store import Checkpoint, CheckpointStore
 from learner.cli import learner
@@ -24,8 +24,8 @@ from learner.export.card import model_card
 from learner.export.messages import Export
 from learner.export.source import find_checkpoint, hold_checkpoint
 from learner.run.run_dir import RunDir
-from learner.trainer.exporting import export
-from learner.trainer.trainer import Trainer
+from learner.trainer.exporting import write_model_folder
+from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
 from tests.learner.export.run_folder import make_run
 from tests.tiny_model import TINY_MODEL_DIR
@@ -34,16 +34,16 @@ pytestmark = [pytest.mark.model, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, Trainer]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, PolicyTrainer]:
     return make_run(tmp_path_factory.mktemp("runs") / "sorter", num_steps=2)
 
 
 def called(*arguments: object) -> Result:
-    return CliRunner().invoke(learner, ["export", *map(str, arguments)], obj=Rim())
+    return CliRunner().invoke(learner, ["export", *map(str, arguments)], obj=error_boundary())
 
 
 def test_an_exported_run_loads_and_says_where_it_comes_from(
-    run: tuple[RunDir, Trainer], tmp_path: Path
+    run: tuple[RunDir, PolicyTrainer], tmp_path: Path
 ) -> None:
     run_dir, trainer = run
     out = tmp_path / "out"
@@ -67,7 +67,7 @@ def test_an_exported_run_loads_and_says_where_it_comes_from(
         assert text in card
 
 
-def test_a_step_and_a_type_can_be_chosen(run: tuple[RunDir, Trainer], tmp_path: Path) -> None:
+def test_a_step_and_a_type_can_be_chosen(run: tuple[RunDir, PolicyTrainer], tmp_path: Path) -> None:
     run_dir, _ = run
     checkpoint = run_dir.checkpoints.all()[0]
     call = Export(
@@ -78,14 +78,14 @@ def test_a_step_and_a_type_can_be_chosen(run: tuple[RunDir, Trainer], tmp_path: 
         card="",
     )
 
-    export(call, lambda *_: None)
+    write_model_folder(call, lambda *_: None)
 
     saved = load_file(checkpoint.trainer / "model.safetensors")
     torch.testing.assert_close(load_file(tmp_path / "out" / "model.safetensors"), saved)
 
 
 def test_what_does_not_load_as_it_was_saved_is_no_export(
-    run: tuple[RunDir, Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: tuple[RunDir, PolicyTrainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, _ = run
     call = Export(
@@ -99,19 +99,19 @@ def test_what_does_not_load_as_it_was_saved_is_no_export(
     monkeypatch.setattr("learner.trainer.exporting._fill", lambda *_: None)
 
     with pytest.raises(StoreError, match=r"loads with another \S+ than the checkpoint has"):
-        export(call, lambda *_: None)
+        write_model_folder(call, lambda *_: None)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_never_overwrites(run: tuple[RunDir, Trainer], tmp_path: Path) -> None:
+def test_an_export_never_overwrites(run: tuple[RunDir, PolicyTrainer], tmp_path: Path) -> None:
     result = called(run[0].folder, tmp_path)
 
     assert isinstance(result.exception, UsageError)
     assert "exists already" in str(result.exception)
 
 
-def test_what_is_not_there_is_named(run: tuple[RunDir, Trainer], tmp_path: Path) -> None:
+def test_what_is_not_there_is_named(run: tuple[RunDir, PolicyTrainer], tmp_path: Path) -> None:
     for arguments, message in (
         ((tmp_path, tmp_path / "out"), "neither a run directory nor a checkpoint"),
         ((tmp_path / "nowhere", tmp_path / "out"), "nowhere: no such folder"),
@@ -206,7 +206,7 @@ def test_of_what_was_deleted_meanwhile_it_is_said_that_the_run_did(
 
 
 def test_an_expected_error_of_the_child_is_one_line_and_more_only_if_asked_for(
-    run: tuple[RunDir, Trainer], tmp_path: Path
+    run: tuple[RunDir, PolicyTrainer], tmp_path: Path
 ) -> None:
     def said(*arguments: str) -> list[str]:
         result = subprocess.run(
@@ -224,7 +224,7 @@ def test_an_expected_error_of_the_child_is_one_line_and_more_only_if_asked_for(
 
 
 def test_all_files_can_be_read_by_those_whom_the_umask_lets(
-    run: tuple[RunDir, Trainer], tmp_path: Path
+    run: tuple[RunDir, PolicyTrainer], tmp_path: Path
 ) -> None:
     call = Export(
         checkpoint_dir=str(run[0].checkpoints.all()[0].trainer),
@@ -235,7 +235,7 @@ def test_all_files_can_be_read_by_those_whom_the_umask_lets(
     )
     before = os.umask(0o027)
     try:
-        export(call, lambda *_: None)
+        write_model_folder(call, lambda *_: None)
     finally:
         os.umask(before)
 
@@ -248,7 +248,7 @@ def test_all_files_can_be_read_by_those_whom_the_umask_lets(
     ("path", "name"), [("/home/ann/models/tiny", "tiny"), ("ann/tiny", "ann/tiny")]
 )
 def test_the_card_names_the_base_without_its_place(
-    run: tuple[RunDir, Trainer], path: str, name: str
+    run: tuple[RunDir, PolicyTrainer], path: str, name: str
 ) -> None:
     trained = find_checkpoint(run[0].folder, step=None)
     config = replace_struct(

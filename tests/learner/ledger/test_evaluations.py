@@ -8,7 +8,7 @@ import pytest
 
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
 from echo2swarm.system.errors import StoreError
-from learner.evaluation.round import Answer, Asker, EvalPlan, Round, group_of
+from learner.evaluation.round import ScoredSample, HeldOutRequest, RoundPlan, EvaluationRound, group_of
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.schema import _TRAINING
@@ -20,7 +20,7 @@ from protocols.sampling import SamplingParams
 SAMPLING = SamplingParams(0.7, 16, (2,))
 V = PolicyVersion(5)
 PROMPTS = [Prompt(i, pack_tokens([1, i]), "") for i in range(3)]
-ANSWER = Answer(
+ANSWER = ScoredSample(
     reward=0.25, is_failed=True, num_tokens=7, is_truncated=True, peer=PeerId("alice"), text="no"
 )
 
@@ -30,11 +30,11 @@ def opened(folder: Path) -> Any:  # noqa: ANN401 - a context manager
 
 
 def leased(*, version: PolicyVersion = V) -> LeaseRecord:
-    plan = EvalPlan(
+    plan = RoundPlan(
         samples_per_prompt=2, sampling=SAMPLING, seed=0, lease_timeout_s=10.0, last_step=9
     )
-    found = Round(version, PROMPTS, plan)
-    got = found.grant(Asker(PeerId("alice"), "session-1", 9), max_evaluators=1, now_s=0.0)
+    found = EvaluationRound(version, PROMPTS, plan)
+    got = found.grant(HeldOutRequest(PeerId("alice"), "session-1", 9), max_evaluators=1, now_s=0.0)
     assert got is not None
     return got[1]
 

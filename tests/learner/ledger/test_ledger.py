@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from echo2swarm.scheduling.leases.batcher import Batch
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
@@ -43,11 +43,11 @@ def leased() -> tuple[Lease, LeaseRecord]:
     return lease, record
 
 
-def batch(*, step: int) -> Batch:
+def batch(*, step: int) -> TrainingBatch:
     group = CompleteGroup(
         group_id=GroupId(0), prompt_tokens=b"\1\0\0\0", rollouts=(accepted(), accepted())
     )
-    return Batch(step=step, groups=(group,))
+    return TrainingBatch(step=step, groups=(group,))
 
 
 async def judge(ledger: Ledger, lease: Lease, *indices: int, version: int = 0) -> None:

@@ -9,7 +9,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from learner.state.link_table import Links
+from learner.state.link_table import LinkTable
 from learner.state.node_table import TWIN_WARNING
 from protocols.heartbeat import Dial, Directive, LinkReport, NodeState, PeerReport
 from protocols.reasons import Reason
@@ -178,7 +178,7 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
 ) -> None:
     forgotten: list[str] = []
     monkeypatch.setattr("learner.membership.node_admission.MAX_NODES", 2)
-    monkeypatch.setattr(Links, "forget", lambda _self, peer: forgotten.append(peer))
+    monkeypatch.setattr(LinkTable, "forget", lambda _self, peer: forgotten.append(peer))
     async with open_world(tmp_path) as world:
         first, second = await join(world, 2)
         first.kill()

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from echo2swarm.scheduling.selection import Limits, Offer
+from echo2swarm.scheduling.selection import Limits, NodeOffer
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.config import SelectorTable
-from learner.state.link_table import Links
+from learner.config import SelectorConfig
+from learner.state.link_table import LinkTable
 from learner.membership.offers import limits_of, offers_of, speeds_of
 from learner.state.node_table import NodeTable
 from protocols.heartbeat import Directive, Heartbeat, NodeState
@@ -16,7 +16,7 @@ from protocols.ids import PeerId
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 
 CAROL = PeerId("carol")
-LINKS = Links(PeerId("learner"), Traffic(), random.Random(0))
+LINKS = LinkTable(PeerId("learner"), Traffic(), random.Random(0))
 
 
 def table() -> NodeTable:
@@ -47,7 +47,7 @@ def work(nodes: NodeTable, peer: PeerId, *, per_s: float, now_s: float = 100.0) 
     nodes.working(peer, has_lease=False, now_s=now_s)
 
 
-def offers(nodes: NodeTable, now_s: float, *, bound_s: float | None = None) -> dict[str, Offer]:
+def offers(nodes: NodeTable, now_s: float, *, bound_s: float | None = None) -> dict[str, NodeOffer]:
     found = offers_of(nodes, LINKS, now_s, bound_s=bound_s, usual_s=5.0)
     return {offer.key: offer for offer in found}
 
@@ -158,6 +158,6 @@ def test_a_node_that_is_often_away_is_worth_less() -> None:
 
 
 def test_limits_are_those_of_the_file() -> None:
-    table = SelectorTable(max_nodes=3, max_usd_per_hour=2.0, max_node_usd_per_hour=1.0)
+    table = SelectorConfig(max_nodes=3, max_usd_per_hour=2.0, max_node_usd_per_hour=1.0)
 
     assert limits_of(table) == Limits(max_nodes=3, max_usd_per_hour=2.0, max_node_usd_per_hour=1.0)

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from echo2swarm.system.errors import NetworkError
-from learner.rollouts.cancel_answers import Answering
+from learner.rollouts.cancel_answers import CancelAnswers
 from protocols.ids import PeerId
 
 PEER = PeerId("12D3KooWSomebody")
@@ -13,7 +13,7 @@ PEER = PeerId("12D3KooWSomebody")
 async def test_an_answer_under_way_has_ended_when_the_context_has(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    answering = Answering()
+    answering = CancelAnswers()
     told: list[str] = []
 
     async def answer(_peer: PeerId, _data: bytes) -> bytes:
@@ -38,7 +38,7 @@ async def test_an_answer_under_way_has_ended_when_the_context_has(
 
 
 async def test_a_late_call_is_not_answered() -> None:
-    answering = Answering()
+    answering = CancelAnswers()
 
     async def answer(_peer: PeerId, data: bytes) -> bytes:
         return data[::-1]
@@ -52,5 +52,5 @@ async def test_a_late_call_is_not_answered() -> None:
 
 async def test_the_context_ends_at_once_if_nobody_waits_for_an_answer() -> None:
     with trio.fail_after(60):
-        async with Answering().open():
+        async with CancelAnswers().open():
             pass

@@ -12,7 +12,7 @@ from learner.run.checkpoint_store import (
     Checkpoint,
     CheckpointStore,
     Unreadable,
-    fault_of,
+    damage_of,
     replay_floor,
 )
 from protocols.ids import RunId
@@ -44,7 +44,7 @@ def test_a_saved_checkpoint_is_found_with_all_its_files(tmp_path: Path) -> None:
     assert found == saved
     assert set(found.position.files) == {"trainer/model.safetensors", "trainer/shard/0.bin"}
     assert found.size_bytes == 707
-    assert fault_of(found) is None
+    assert damage_of(found) is None
 
 
 def flip_a_bit(path: Path) -> None:
@@ -69,7 +69,7 @@ def test_whatever_was_damaged_is_named(
 
     damage(saved.folder / name)
 
-    fault = fault_of(saved)
+    fault = damage_of(saved)
     assert fault is not None
     assert fault.startswith(name)
     assert told in fault
@@ -155,7 +155,7 @@ def test_a_held_checkpoint_stays_whole_though_the_run_deletes_it(tmp_path: Path)
 
         assert steps(run) == [20]
         assert not old.folder.exists()
-        assert fault_of(held) is None
+        assert damage_of(held) is None
         assert held.step == 10
     assert [path.name for path in run.folder.iterdir()] == ["step-00000020"]
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from echo2swarm.system.errors import ChildError, ConfigError
 from learner.scoring.client import MAX_BATCH, ProcessScorer, ScorerLimits, open_scorer
-from learner.scoring.messages import Completion, Fault, sha256_of_prompt
+from learner.scoring.messages import CompletionToScore, ScoreFault, sha256_of_prompt
 from protocols.ids import PeerId, short
 from protocols.packed import pack_tokens
 from tests.learner.scoring.byte_model import make_byte_model
@@ -37,9 +37,9 @@ def log_path(tmp_path: Path) -> Path:
     return tmp_path / "scorer.log"
 
 
-def completions(*texts: str) -> list[Completion]:
+def completions(*texts: str) -> list[CompletionToScore]:
     """Of prompt 0, which wants "0"."""
-    return [Completion(0, tokens_of(text), sha256_of_prompt(tokens_of("5/0"))) for text in texts]
+    return [CompletionToScore(0, tokens_of(text), sha256_of_prompt(tokens_of("5/0"))) for text in texts]
 
 
 def tokens_of(text: str) -> bytes:
@@ -115,7 +115,7 @@ async def test_chats_are_rendered_without_loading_torch(model: Path, log_path: P
     async with open_scorer(task, model, seed=5, log_path=log_path) as scorer:
         (prompt,) = (await scorer.draw(7, 1)).prompts
         asked = sha256_of_prompt(prompt.tokens)
-        (torch,) = await scorer.score([Completion(7, tokens_of("torch"), asked)])
+        (torch,) = await scorer.score([CompletionToScore(7, tokens_of("torch"), asked)])
 
     assert prompt.text == "[user] 5/7\n[assistant]"
     assert torch.reward == 0.0
@@ -197,7 +197,7 @@ async def test_a_scorer_that_is_started_anew_on_changed_data_is_refused(
             (prompt,) = (await scorer.draw(0, 1)).prompts
             data.write_text('{"prompt": "1", "wanted": 1}\n' + data.read_text())
             asked = sha256_of_prompt(prompt.tokens)
-            await scorer.score([Completion(0, tokens_of("die"), asked)])
+            await scorer.score([CompletionToScore(0, tokens_of("die"), asked)])
 
 
 async def test_no_process_and_no_task_is_left_behind(model: Path, log_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_a_completion_that_computes_for_too_long_is_given_up_at_once(
             rewards = await scorer.score(completions("0", "spin", "0"))
 
     assert [reward.reward for reward in rewards] == [1.0, None, 1.0]
-    assert rewards[1].fault is Fault.TIMEOUT
+    assert rewards[1].fault is ScoreFault.TIMEOUT
     assert sum(event["event"] == "scorer.lost" for event in events) == 1
 
 
@@ -249,7 +249,7 @@ async def test_nobody_waits_behind_a_node_whose_completions_hang(
     async def hang(owner: str) -> None:
         rewards = await scorer.score(completions(*["slow"] * 64), owner=owner)
         faults = {reward.fault for reward in rewards}
-        assert faults == {Fault.TIMEOUT, Fault.WAITING}
+        assert faults == {ScoreFault.TIMEOUT, ScoreFault.WAITING}
         assert "longer than 2 s to score: it waits" in rewards[-1].error
         order.append(owner)
         if len(order) == 3:
@@ -276,7 +276,7 @@ async def test_nobody_waits_behind_a_node_whose_completions_hang(
             again = await scorer.score(completions("0"), owner="hostile-1")
 
     assert order[0] == "honest"
-    assert again[0].fault is Fault.WAITING
+    assert again[0].fault is ScoreFault.WAITING
     told = [event for event in events if event["event"] == "node.slow_to_score"]
     assert {event["peer"] for event in told} == {
         short(PeerId("hostile-1")),

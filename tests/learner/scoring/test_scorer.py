@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from learner.scoring.messages import Completion, Fault, Reward, sha256_of_prompt, told
+from learner.scoring.messages import CompletionToScore, ScoreFault, Reward, sha256_of_prompt, told
 from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer
 from protocols.packed import pack_tokens, unpack_tokens
@@ -44,7 +44,7 @@ def score(scorer: TaskScorer, model: Path) -> ScoreTexts:
 
     def of(*texts: str, index: int = 0) -> tuple[Reward, ...]:
         asked = sha256_of_prompt(scorer.draw(index, 1).prompts[0].tokens)
-        completions = [Completion(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts]
+        completions = [CompletionToScore(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts]
         rewards: list[Reward] = []
         while len(rewards) < len(completions):
             rewards += scorer.score(completions[len(rewards) :], lambda _: None).rewards
@@ -107,7 +107,7 @@ def test_an_answer_to_another_prompt_than_that_of_its_number_gets_no_reward(
     scorer: TaskScorer,
 ) -> None:
     right = scorer.draw(17, 1).prompts[0]
-    answers = [Completion(17, b"", sha256_of_prompt(t)) for t in (right.tokens, b"another")]
+    answers = [CompletionToScore(17, b"", sha256_of_prompt(t)) for t in (right.tokens, b"another")]
 
     mine, others = scorer.score(answers, lambda _: None).rewards
 
@@ -127,7 +127,7 @@ def test_prompts_that_are_made_anew_each_time_are_refused_when_the_task_is_opene
 
 
 def test_tokens_that_are_not_whole_cost_only_that_completion(scorer: TaskScorer) -> None:
-    (reward,) = scorer.score([Completion(0, b"\0\0\0", b"")], lambda _: None).rewards
+    (reward,) = scorer.score([CompletionToScore(0, b"\0\0\0", b"")], lambda _: None).rewards
 
     assert reward.reward is None
     assert "4-byte" in reward.error
@@ -142,7 +142,7 @@ def test_the_text_kept_for_the_log_is_short(score: ScoreTexts) -> None:
 def test_progress_is_told_after_each_completion(scorer: TaskScorer) -> None:
     seen: list[int] = []
 
-    scorer.score([Completion(0, b"", b"")] * 3, seen.append)
+    scorer.score([CompletionToScore(0, b"", b"")] * 3, seen.append)
 
     assert seen == [1, 2, 3]
 
@@ -161,8 +161,8 @@ def test_the_tiny_models_task_is_asked_and_scored_in_its_own_tokens() -> None:
 
     digits = unpack_tokens(prompt.tokens)[:3]
     asked = sha256_of_prompt(prompt.tokens)
-    right = Completion(0, pack_tokens([*sorted(digits), eos]), asked)
-    wrong = Completion(0, pack_tokens([*sorted(digits), 0, eos]), asked)
+    right = CompletionToScore(0, pack_tokens([*sorted(digits), eos]), asked)
+    wrong = CompletionToScore(0, pack_tokens([*sorted(digits), 0, eos]), asked)
 
     assert len(unpack_tokens(prompt.tokens)) == len(prompt.text) == 4
     assert [r.reward for r in scorer.score([right, wrong], lambda _: None).rewards] == [1.0, 0.0]
@@ -185,7 +185,7 @@ def test_the_verifier_sees_the_special_tokens_that_it_asks_for(tmp_path: Path) -
     def text_with(**options: object) -> str:
         scorer = TaskScorer.open({**FUNCTION, **options}, str(model), seed=5)
         asked = sha256_of_prompt(scorer.draw(0, 1).prompts[0].tokens)
-        (reward,) = scorer.score([Completion(0, tokens, asked)], lambda _: None).rewards
+        (reward,) = scorer.score([CompletionToScore(0, tokens, asked)], lambda _: None).rewards
         return reward.text
 
     assert text_with() == "7"
@@ -208,7 +208,7 @@ def test_answers_between_tags_are_found_where_the_tags_are_special_tokens(tmp_pa
     tokens = [257, *ModelTokenizer(model).encode("7")[0], 258]
 
     asked = sha256_of_prompt(scorer.draw(0, 1).prompts[0].tokens)
-    (reward,) = scorer.score([Completion(0, pack_tokens(tokens), asked)], lambda _: None).rewards
+    (reward,) = scorer.score([CompletionToScore(0, pack_tokens(tokens), asked)], lambda _: None).rewards
 
     assert (reward.reward, reward.text) == (1.0, "<answer>7</answer>")
 
@@ -262,8 +262,8 @@ def test_a_batch_ends_with_a_completion_that_takes_too_long(scorer: TaskScorer) 
     (prompt,) = scorer.draw(0, 1).prompts
     texts = ("0", "slow", "0")
     sha256 = sha256_of_prompt(prompt.tokens)
-    completions = [Completion(0, pack_tokens(tokens(text)[0]), sha256) for text in texts]
+    completions = [CompletionToScore(0, pack_tokens(tokens(text)[0]), sha256) for text in texts]
 
     rewards = scorer.score(completions, lambda _: None).rewards
 
-    assert [reward.fault for reward in rewards] == [None, Fault.TIMEOUT]
+    assert [reward.fault for reward in rewards] == [None, ScoreFault.TIMEOUT]

@@ -7,7 +7,7 @@ import pytest
 from echo2swarm.weights.overlay.bans import BAN_S
 from echo2swarm.weights.overlay.reachability import FAILED_S
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.state.link_table import SENDING_S, Links
+from learner.state.link_table import SENDING_S, LinkTable
 from protocols.heartbeat import Dial, Heartbeat, LinkReport, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
@@ -44,7 +44,7 @@ def beat(*reports: LinkReport, receiving_s: float = 0.0) -> Heartbeat:
 class World:
     def __init__(self, *, max_upload: float | None = None) -> None:
         self.traffic = Traffic()
-        self.links = Links(
+        self.links = LinkTable(
             LEARNER, self.traffic, random.Random(0), max_upload_bytes_per_s=max_upload
         )
         self.links.tick(0.0)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from learner.ledger.resume import Contribution
+from learner.ledger.resume import NodeTotals
 from learner.state.link_table import LinkStatus
-from learner.state.node import News
+from learner.state.node import NodeChange
 from learner.state.node_table import TWIN_WARNING, NodeTable
 from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
@@ -28,7 +28,7 @@ def beat(
     return Heartbeat("run", session, b"", state, applied, applied, 0, 0, 0, 0)
 
 
-def hear(table: NodeTable, now_s: float, peer: PeerId = ALICE, **fields: object) -> News:
+def hear(table: NodeTable, now_s: float, peer: PeerId = ALICE, **fields: object) -> NodeChange:
     return table.heartbeat(peer, beat(**fields), advert(peer), now_s)  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def test_a_node_that_comes_back_as_another_process_is_the_same_node() -> None:
     again = hear(nodes, 1.0)
     other = hear(nodes, 2.0, session="session-2")
 
-    assert (first.is_new_node, again, other.is_new_session) == (True, News(), True)
+    assert (first.is_new_node, again, other.is_new_session) == (True, NodeChange(), True)
     assert len(list(nodes)) == 1
     assert nodes.is_session(ALICE, "session-2")
     assert not nodes.is_session(ALICE, "session-1")
@@ -252,7 +252,7 @@ def test_only_who_left_and_did_nothing_is_forgotten() -> None:
 def test_a_peer_is_proven_once_a_rollout_of_it_was_accepted_even_by_an_earlier_process() -> None:
     nodes = NodeTable(
         silent_after_s=10.0,
-        contributions={BOB: Contribution(num_accepted=1), CAROL: Contribution(num_trained=0)},
+        contributions={BOB: NodeTotals(num_accepted=1), CAROL: NodeTotals(num_trained=0)},
     )
     hear(nodes, 0.0)
     assert not nodes.is_proven(ALICE)

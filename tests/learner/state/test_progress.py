@@ -4,17 +4,17 @@ from math import nan
 
 import pytest
 
-from echo2swarm.scheduling.capacity import Binds
-from echo2swarm.system.rates import Phase, Timeline
-from learner.config import RolloutTable
-from learner.state.progress import Progress
+from echo2swarm.scheduling.capacity import BindingLimit
+from echo2swarm.system.rates import LearnerPhase, Timeline
+from learner.config import RolloutConfig
+from learner.state.progress import LearnerProgress
 
 
-def progress(*, max_staleness: int = 2) -> Progress:
-    table = RolloutTable(
+def progress(*, max_staleness: int = 2) -> LearnerProgress:
+    table = RolloutConfig(
         prompts_per_step=2, group_size=5, max_staleness=max_staleness, headroom=0.5
     )
-    return Progress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
+    return LearnerProgress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
 
 
 def test_the_need_is_known_once_an_update_was_timed() -> None:
@@ -59,15 +59,15 @@ def test_a_forecast_is_made_of_what_was_measured() -> None:
     short = made.forecast(0.0, rollouts_per_s=2.5)
 
     assert short is not None
-    assert (short.period_s, short.binds) == (4.0, Binds.SUPPLY)
+    assert (short.period_s, short.binds) == (4.0, BindingLimit.SUPPLY)
 
 
 def test_a_forecast_allows_for_what_the_learner_does_between_updates() -> None:
     made = progress()
-    made.timeline.enter(Phase.TRAINING, 0.0)
-    made.timeline.enter(Phase.PUBLISHING, 8.0)
-    made.timeline.enter(Phase.CHECKPOINTING, 9.0)
-    made.timeline.enter(Phase.WAITING, 10.0)
+    made.timeline.enter(LearnerPhase.TRAINING, 0.0)
+    made.timeline.enter(LearnerPhase.PUBLISHING, 8.0)
+    made.timeline.enter(LearnerPhase.CHECKPOINTING, 9.0)
+    made.timeline.enter(LearnerPhase.WAITING, 10.0)
     made.train_s.add(8.0, 8.0)
 
     found = made.workload(20.0)

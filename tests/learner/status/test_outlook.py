@@ -4,17 +4,17 @@ import random
 
 import pytest
 
-from echo2swarm.system.change_event import Bell
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.plan.advice import advise
-from echo2swarm.system.rates import Phase, Timeline
-from echo2swarm.scheduling.selection import Offer
+from echo2swarm.system.rates import LearnerPhase, Timeline
+from echo2swarm.scheduling.selection import NodeOffer
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.config import RolloutTable, SelectorTable
+from learner.config import RolloutConfig, SelectorConfig
 from learner.membership.activator import Activator
-from learner.state.link_table import Links
+from learner.state.link_table import LinkTable
 from learner.state.node_table import NodeTable
 from learner.status.outlook import outlook_of, situation_of
-from learner.state.progress import Progress
+from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive
 from protocols.ids import PeerId
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
@@ -23,13 +23,13 @@ from tests.learner.state.test_node_table import hear
 LEARNER = PeerId("12D3KooWLearner")
 
 
-def progress() -> Progress:
-    table = RolloutTable(prompts_per_step=4, group_size=4, max_staleness=2, headroom=0.1)
-    return Progress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
+def progress() -> LearnerProgress:
+    table = RolloutConfig(prompts_per_step=4, group_size=4, max_staleness=2, headroom=0.1)
+    return LearnerProgress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
 
 
-def offer(key: str, *, is_active: bool = True, rollouts_per_s: float | None = 1.0) -> Offer:
-    return Offer(
+def offer(key: str, *, is_active: bool = True, rollouts_per_s: float | None = 1.0) -> NodeOffer:
+    return NodeOffer(
         key=key, usd_per_hour=1.0, rollouts_per_s=rollouts_per_s, num_active=int(is_active)
     )
 
@@ -75,8 +75,8 @@ def test_where_no_supply_is_enough_none_is_required() -> None:
 
 async def test_advice_is_made_of_nodes_and_pace() -> None:
     made = progress()
-    made.timeline.enter(Phase.TRAINING, 0.0)
-    made.timeline.enter(Phase.WAITING, 4.0)
+    made.timeline.enter(LearnerPhase.TRAINING, 0.0)
+    made.timeline.enter(LearnerPhase.WAITING, 4.0)
     made.train_s.add(4.0, 4.0)
     nodes = NodeTable(silent_after_s=1000.0)
     for peer in (ALICE, BOB):
@@ -88,10 +88,10 @@ async def test_advice_is_made_of_nodes_and_pace() -> None:
         node.directive = Directive.ACTIVE
     activator = Activator(
         nodes=nodes,
-        links=Links(LEARNER, Traffic(), random.Random(0)),
+        links=LinkTable(LEARNER, Traffic(), random.Random(0)),
         progress=made,
-        selector=SelectorTable(),
-        bell=Bell(),
+        selector=SelectorConfig(),
+        bell=ChangeEvent(),
     )
 
     situation = situation_of(made, nodes, activator, 100.0)
@@ -106,10 +106,10 @@ async def test_without_nodes_advice_begins_with_the_ticket() -> None:
     made, nodes = progress(), NodeTable(silent_after_s=1000.0)
     activator = Activator(
         nodes=nodes,
-        links=Links(LEARNER, Traffic(), random.Random(0)),
+        links=LinkTable(LEARNER, Traffic(), random.Random(0)),
         progress=made,
-        selector=SelectorTable(),
-        bell=Bell(),
+        selector=SelectorConfig(),
+        bell=ChangeEvent(),
     )
 
     assert "ticket" in advise(situation_of(made, nodes, activator, 1.0))

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.status.scalars import scalars_of, step_of
+from learner.status.scalars import scalars_of, update_of
 
 
 def test_every_number_has_a_name_with_a_group() -> None:
@@ -36,9 +36,9 @@ def test_what_is_no_finite_number_or_has_a_curve_for_each_node_is_left_out() -> 
 
 
 def test_a_line_is_about_its_update_or_the_version_that_was_evaluated() -> None:
-    assert step_of({"step": 3, "eval/version": 2}) == 3
-    assert step_of({"eval/version": 2}) == 2
-    assert step_of({"unix_s": 1.0}) is None
+    assert update_of({"step": 3, "eval/version": 2}) == 3
+    assert update_of({"eval/version": 2}) == 2
+    assert update_of({"unix_s": 1.0}) is None
 
 
 _json = st.recursive(

@@ -6,7 +6,7 @@ import trio.testing
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from learner.status.tracker import MAX_QUEUED, Tracker
+from learner.status.tracker import MAX_QUEUED, CurveWriter
 
 
 class Curves:
@@ -33,7 +33,7 @@ def line(step: int) -> dict[str, float]:
 
 async def test_lines_become_points_in_order_also_those_queued_at_the_end() -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tracker.run)
         for step in (1, 2, 3):
@@ -45,7 +45,7 @@ async def test_lines_become_points_in_order_also_those_queued_at_the_end() -> No
 
 async def test_a_line_that_is_taken_from_the_queue_when_the_end_comes_is_not_lost() -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tracker.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -56,7 +56,7 @@ async def test_a_line_that_is_taken_from_the_queue_when_the_end_comes_is_not_los
 
 async def test_a_line_that_comes_after_the_end_does_no_harm() -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     with trio.CancelScope() as scope:
         scope.cancel()
         await tracker.run()
@@ -66,7 +66,7 @@ async def test_a_line_that_comes_after_the_end_does_no_harm() -> None:
 
 async def test_a_line_about_no_update_has_no_point() -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tracker.run)
         tracker.note({"unix_s": 1.0, "reward_mean": 0.5})
@@ -77,7 +77,7 @@ async def test_a_line_about_no_update_has_no_point() -> None:
 async def test_a_tool_that_fails_loses_points_tells_so_once_and_goes_on() -> None:
     curves = Curves()
     curves.fails = lambda step: step in (1, 2)
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tracker.run)
@@ -94,7 +94,7 @@ async def test_a_full_queue_drops_lines_and_holds_nobody_up(
     autojump_clock: MockClock,
 ) -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     with capture_logs() as logs:
         for step in range(MAX_QUEUED + 5):
             tracker.note(line(step))
@@ -108,7 +108,7 @@ async def test_a_full_queue_drops_lines_and_holds_nobody_up(
 @pytest.mark.parametrize("num_noted", [0, 1])
 async def test_it_ends_when_cancelled(num_noted: int, autojump_clock: MockClock) -> None:
     curves = Curves()
-    tracker = Tracker(curves)
+    tracker = CurveWriter(curves)
     with trio.move_on_after(0.01):
         for step in range(num_noted):
             tracker.note(line(step))

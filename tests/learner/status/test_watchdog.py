@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.system.rates import Phase
-from learner.status.watchdog import Facts, NodeFacts, Watchdog
+from echo2swarm.system.rates import LearnerPhase
+from learner.status.watchdog import StallFacts, NodeFacts, Watchdog
 
 NODE = NodeFacts(name="ada", is_wanted=True, why="active", applied_version=3, num_in_flight=0)
-FACTS = Facts(
-    phase=Phase.WAITING,
+FACTS = StallFacts(
+    phase=LearnerPhase.WAITING,
     step=3,
     newest_version=3,
     num_accepted=10,
@@ -21,7 +21,7 @@ FACTS = Facts(
 )
 
 
-def reports(watchdog: Watchdog, facts: Facts, *, until_s: int, begin_s: int = 0) -> list[int]:
+def reports(watchdog: Watchdog, facts: StallFacts, *, until_s: int, begin_s: int = 0) -> list[int]:
     return [s for s in range(begin_s, until_s) if watchdog.look(facts, float(s)) is not None]
 
 
@@ -41,7 +41,7 @@ def test_whatever_moves_ends_it() -> None:
 
 
 def test_a_run_that_is_over_does_not_stall() -> None:
-    assert reports(Watchdog(10.0), replace(FACTS, phase=Phase.FINISHED), until_s=100) == []
+    assert reports(Watchdog(10.0), replace(FACTS, phase=LearnerPhase.FINISHED), until_s=100) == []
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_a_run_that_is_over_does_not_stall() -> None:
             r"have not got version 3 yet: ada \(0 rollouts, at version none\)",
         ),
         (FACTS, "have no lease: ada"),
-        (replace(FACTS, phase=Phase.TRAINING), "the trainer is at update 4"),
-        (replace(FACTS, phase=Phase.PUBLISHING), "disk is slow or full"),
-        (replace(FACTS, phase=Phase.CHECKPOINTING), "a checkpoint is written"),
-        (replace(FACTS, phase=Phase.STARTING), "is starting"),
+        (replace(FACTS, phase=LearnerPhase.TRAINING), "the trainer is at update 4"),
+        (replace(FACTS, phase=LearnerPhase.PUBLISHING), "disk is slow or full"),
+        (replace(FACTS, phase=LearnerPhase.CHECKPOINTING), "a checkpoint is written"),
+        (replace(FACTS, phase=LearnerPhase.STARTING), "is starting"),
     ],
 )
-def test_it_is_told_who_waits_for_what(facts: Facts, told: str) -> None:
+def test_it_is_told_who_waits_for_what(facts: StallFacts, told: str) -> None:
     watchdog = Watchdog(1.0)
     watchdog.look(facts, 0.0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from learner.scoring.time_limit import call_within
 from learner.tasks.base import RefusedAnswerError
 from learner.tasks.math_answers import math_verifier
-from learner.tasks.math_bounds import MAX_DEPTH, fault_of
+from learner.tasks.math_bounds import MAX_DEPTH, why_too_costly
 
 HONEST = [
     "5",
@@ -137,24 +137,24 @@ COSTLY = [
 
 @pytest.mark.parametrize("answer", HONEST)
 def test_an_honest_answer_is_not_too_costly(answer: str) -> None:
-    assert fault_of(answer) is None
-    assert fault_of(f"\\boxed{{{answer}}}") is None
+    assert why_too_costly(answer) is None
+    assert why_too_costly(f"\\boxed{{{answer}}}") is None
 
 
 @pytest.mark.parametrize("answer", COSTLY, ids=lambda text: text[:30])
 def test_an_answer_that_would_take_ages_is_too_costly(answer: str) -> None:
-    assert fault_of(answer) is not None
-    assert fault_of(f"x = {answer}") is not None
+    assert why_too_costly(answer) is not None
+    assert why_too_costly(f"x = {answer}") is not None
 
 
 @given(st.text(alphabet=string.printable, max_size=300))
 def test_any_text_is_judged(text: str) -> None:
-    fault_of(text)
+    why_too_costly(text)
 
 
 @given(st.text(alphabet="9^{}()!.,+-/*\\x ", max_size=60))
 def test_any_jumble_of_operators_is_judged(text: str) -> None:
-    fault_of(text)
+    why_too_costly(text)
 
 
 @given(st.lists(st.sampled_from(["9^{", "\\frac{1}{", "(", "\\sqrt{", "2^{", "("]), max_size=30))
@@ -163,22 +163,22 @@ def test_nesting_is_bounded_whatever_it_is_of(parts: list[str]) -> None:
     text = "".join(parts) + "1" + closing
 
     if len(parts) > MAX_DEPTH:
-        assert fault_of(text) is not None
+        assert why_too_costly(text) is not None
 
 
 @given(base=st.integers(2, 99), exponent=st.integers(0, 99_999))
 def test_a_power_whose_digits_can_be_written_down_is_computed(base: int, exponent: int) -> None:
-    assert fault_of(f"{base}^{{{exponent}}}") is None
+    assert why_too_costly(f"{base}^{{{exponent}}}") is None
 
 
 @given(st.integers(2, 10**6), st.integers(7, 10**6), st.integers(8, 100))
 def test_a_tower_of_powers_is_never_computed(a: int, b: int, c: int) -> None:
-    assert fault_of(f"{a}^{{{b}^{{{c}}}}}") is not None
+    assert why_too_costly(f"{a}^{{{b}^{{{c}}}}}") is not None
 
 
 @given(st.integers(1_000_000, 10**30))
 def test_the_factorial_of_a_large_number_is_never_computed(number: int) -> None:
-    assert fault_of(f"{number}!") is not None
+    assert why_too_costly(f"{number}!") is not None
 
 
 @given(
@@ -195,7 +195,7 @@ def test_the_factorial_of_a_large_number_is_never_computed(number: int) -> None:
 )
 def test_sums_fractions_and_roots_of_usual_size_are_not_too_costly(expression: str) -> None:
     if max_depth(expression) <= MAX_DEPTH:
-        assert fault_of(expression) is None
+        assert why_too_costly(expression) is None
 
 
 def max_depth(text: str) -> int:

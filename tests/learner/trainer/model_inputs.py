@@ -5,7 +5,7 @@ import random
 import torch
 from transformers import PreTrainedModel
 
-from learner.trainer.prefix_packing import Sample
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from protocols.packed import pack_floats, pack_tokens
 from tests.tiny_model import TINY_MODEL_DIR
@@ -77,10 +77,10 @@ def group(group_id: int, prompt: list[int], rollouts: list[TrainRollout]) -> Tra
     )
 
 
-def random_samples(seed: int, *, vocab_size: int = 16, num_prompts: int = 3) -> list[Sample]:
+def random_samples(seed: int, *, vocab_size: int = 16, num_prompts: int = 3) -> list[PackedSample]:
     """Samples that share prompts, and some that share more."""
     rng = random.Random(seed)
-    samples: list[Sample] = []
+    samples: list[PackedSample] = []
     first = 0
     common = [rng.randrange(vocab_size) for _ in range(5)]
     for _ in range(num_prompts):
@@ -89,13 +89,13 @@ def random_samples(seed: int, *, vocab_size: int = 16, num_prompts: int = 3) -> 
         for index in range(4):
             completion = opening if index % 2 else []
             completion = completion + [rng.randrange(vocab_size) for _ in range(rng.randint(1, 6))]
-            samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+            samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
             first += len(completion)
     return samples
 
 
 def plain_logprobs(
-    model: PreTrainedModel, samples: list[Sample], *, temperature: float = 1.0
+    model: PreTrainedModel, samples: list[PackedSample], *, temperature: float = 1.0
 ) -> torch.Tensor:
     """Return the logprobs of all completion tokens, from one ordinary forward per sample."""
     parts = []

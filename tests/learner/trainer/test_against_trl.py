@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.batch import make_batch
-from learner.trainer.prefix_packing import Sample, make_micro_batches
+from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.gradient import add_gradient
 from learner.trainer.messages import TrainGroup
 from learner.trainer.policy import Policy, load_model
@@ -90,7 +90,7 @@ def make_case(seed: int) -> Case:
             completion = [rng.randrange(10) for _ in range(length)]
             if index < 2:
                 completion[-1] = EOS
-            sample = Sample(tokens=prompt + completion, num_prompt=len(prompt), first=0)
+            sample = PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=0)
             with torch.no_grad():
                 logprobs = plain_logprobs(model, [sample]).tolist()
             for name in GIVEN:
@@ -141,7 +141,7 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
-def ours(case: Case, table: TrainerTable) -> tuple[float, dict[str, torch.Tensor], torch.Tensor]:
+def ours(case: Case, table: TrainerConfig) -> tuple[float, dict[str, torch.Tensor], torch.Tensor]:
     model = load_model(TINY_MODEL_DIR, device=torch.device("cpu"))
     policy = Policy(model, temperature=1.0, autocast=None)
     # Without samples that have no gradient, as the trainer does it.
@@ -162,7 +162,7 @@ def ours(case: Case, table: TrainerTable) -> tuple[float, dict[str, torch.Tensor
     return float(tokens.loss), gradients(model), tokens.policy_N
 
 
-def advantages_of(table: TrainerTable) -> list[float]:
+def advantages_of(table: TrainerConfig) -> list[float]:
     one = 1.0 if objective_of(table).scale_advantages else 0.5
     return [-one, one] * 4 + [0.0] * 4
 
@@ -177,7 +177,7 @@ def test_dual_clip_and_off_policy_mask_are_those_of_trl(
 ) -> None:
     dual_clip, off_policy_mask = limits
     case = make_case(0)
-    table = TrainerTable(
+    table = TrainerConfig(
         length_norm="token",
         ratio_level=LEVEL_OF[level],  # type: ignore[arg-type]
         importance_cap=CAP,
@@ -219,7 +219,7 @@ def test_loss_and_gradients_are_those_of_trl(
     kl_estimator: str | None,
 ) -> None:
     case = make_case(0)
-    table = TrainerTable(
+    table = TrainerConfig(
         length_norm=NORM_OF[loss_type],  # type: ignore[arg-type]
         ratio_level=LEVEL_OF[level],  # type: ignore[arg-type]
         importance="none" if importance_level is None else "decoupled",
@@ -253,7 +253,7 @@ def test_loss_and_gradients_are_those_of_trl(
 
 def test_the_clip_is_at_work_in_these_cases() -> None:
     case = make_case(0)
-    _, _, policy_N = ours(case, TrainerTable())
+    _, _, policy_N = ours(case, TrainerConfig())
     old_N = torch.tensor([v for row in case.given["old"][:8] for v in row])
     ratio_N = (policy_N - old_N).exp()
     assert bool((ratio_N < 0.8).any())

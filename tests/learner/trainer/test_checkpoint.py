@@ -12,18 +12,18 @@ from learner.trainer.checkpoint import load_checkpoint
 from learner.trainer.folders import STATE, checkpoint_name, new_folder, whole_checkpoints
 from learner.trainer.messages import Start
 from learner.trainer.ranks import Ranks
-from learner.trainer.trainer import Trainer
+from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from tests.echo2swarm.full_disk import full_disk
 from tests.learner.trainer.model_inputs import random_groups, start
 
 pytestmark = pytest.mark.model
 
 
-def trainer_of(call: Start) -> Trainer:
-    trainer = open_trainer(call)
-    assert isinstance(trainer, Trainer)
+def trainer_of(call: Start) -> PolicyTrainer:
+    trainer = load_trainer(call)
+    assert isinstance(trainer, PolicyTrainer)
     return trainer
 
 
@@ -31,7 +31,7 @@ def silent(what: str, done: float, total: float) -> None:
     pass
 
 
-def assert_same(one: Trainer, other: Trainer) -> None:
+def assert_same(one: PolicyTrainer, other: PolicyTrainer) -> None:
     assert one.step == other.step
     for name, tensor in model_tensors(one._model).items():
         assert torch.equal(tensor, model_tensors(other._model)[name]), name

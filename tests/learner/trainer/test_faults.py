@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
-from learner.trainer.prefix_packing import Sample, make_micro_batches
+from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.messages import TrainGroup
-from learner.trainer.trainer import Trainer
-from learner.trainer.worker import open_trainer
+from learner.trainer.trainer import PolicyTrainer
+from learner.trainer.worker import load_trainer
 from tests.learner.trainer.model_inputs import (
     ASK,
     EOS,
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.model
 PROMPT = [3, 1, 2, ASK]
 
 
-def trainer_of(**keys: object) -> Trainer:
-    trainer = open_trainer(start(**keys))  # type: ignore[arg-type]
-    assert isinstance(trainer, Trainer)
+def trainer_of(**keys: object) -> PolicyTrainer:
+    trainer = load_trainer(start(**keys))  # type: ignore[arg-type]
+    assert isinstance(trainer, PolicyTrainer)
     return trainer
 
 
@@ -36,14 +36,14 @@ def silent(what: str, done: float, total: float) -> None:
     pass
 
 
-def logprobs_of(trainer: Trainer, completion: list[int]) -> list[float]:
-    sample = Sample(tokens=PROMPT + completion, num_prompt=len(PROMPT), first=0)
+def logprobs_of(trainer: PolicyTrainer, completion: list[int]) -> list[float]:
+    sample = PackedSample(tokens=PROMPT + completion, num_prompt=len(PROMPT), first=0)
     with torch.no_grad():
         found: list[float] = plain_logprobs(trainer._model, [sample]).tolist()
     return found
 
 
-def pair(trainer: Trainer, good: list[int], bad: list[int]) -> TrainGroup:
+def pair(trainer: PolicyTrainer, good: list[int], bad: list[int]) -> TrainGroup:
     """A group as it would have been sampled with the trainer's weights."""
     rollouts = [
         rollout(completion, logprobs_of(trainer, completion), reward=reward)
@@ -132,7 +132,7 @@ def test_whatever_is_left_after_filtering_is_a_whole_batch(
         for number, each in enumerate(rewards)
     ]
     keys = {"minibatches": minibatches, "length_norm": norm}
-    table = msgspec.convert(keys, TrainerTable)
+    table = msgspec.convert(keys, TrainerConfig)
 
     batch = make_batch(groups, table, step=0, vocab_size=16, max_new_tokens=4)
 
@@ -151,7 +151,7 @@ def test_only_a_completion_that_is_longer_by_itself_exceeds_the_budget(
     samples, first = [], 0
     for number, length in enumerate(lengths):
         tokens = [number % 16] + [(number + at) % 16 for at in range(length)]
-        samples.append(Sample(tokens=tokens, num_prompt=1, first=first))
+        samples.append(PackedSample(tokens=tokens, num_prompt=1, first=first))
         first += length
 
     made = make_micro_batches(samples, max_tokens=max_tokens, hidden_size=64, share_prefixes=True)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from echo2swarm.system.errors import StoreError
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
 from learner.trainer.messages import TrainGroup
-from learner.trainer.trainer import Trainer
+from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from tests.learner.trainer.model_inputs import random_groups, start
 
 pytestmark = pytest.mark.model
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.model
 GSPO = {"objective": "gspo", "importance": "coupled", "clip_low": 0.5, "clip_high": 0.5}
 
 
-def trainer_of(**keys: object) -> Trainer:
-    trainer = open_trainer(start(**keys))  # type: ignore[arg-type]
-    assert isinstance(trainer, Trainer)
+def trainer_of(**keys: object) -> PolicyTrainer:
+    trainer = load_trainer(start(**keys))  # type: ignore[arg-type]
+    assert isinstance(trainer, PolicyTrainer)
     return trainer
 
 
-def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+def weights(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model_tensors(trainer._model).items()}
 
 
@@ -31,7 +31,7 @@ def silent(what: str, done: float, total: float) -> None:
     pass
 
 
-def moments(trainer: Trainer) -> list[torch.Tensor]:
+def moments(trainer: PolicyTrainer) -> list[torch.Tensor]:
     states = trainer._optimizer.state_dict()["state"]
     return [states[number]["exp_avg"] for number in sorted(states)]
 
@@ -99,10 +99,10 @@ def test_more_minibatches_than_groups_and_some_without_signal_do_no_harm() -> No
 @pytest.mark.parametrize("length_norm", ["token", "sequence", "constant"])
 def test_the_weights_of_each_minibatch_are_those_of_a_batch_of_its_own(length_norm: str) -> None:
     groups = random_groups(5, num_groups=4)
-    table = TrainerTable(minibatches=2, length_norm=length_norm)  # type: ignore[arg-type]
-    one = TrainerTable(length_norm=length_norm)  # type: ignore[arg-type]
+    table = TrainerConfig(minibatches=2, length_norm=length_norm)  # type: ignore[arg-type]
+    one = TrainerConfig(length_norm=length_norm)  # type: ignore[arg-type]
 
-    def weights_of(some: tuple[TrainGroup, ...], keys: TrainerTable) -> dict[int, list[float]]:
+    def weights_of(some: tuple[TrainGroup, ...], keys: TrainerConfig) -> dict[int, list[float]]:
         batch = make_batch(some, keys, step=0, vocab_size=16, max_new_tokens=4)
         found: dict[int, list[float]] = {}
         for sample, minibatch in zip(batch.samples, batch.minibatch, strict=True):

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.config.objective import Objective, objective_of
 from learner.trainer.objective import (
     Given,
@@ -25,18 +25,18 @@ from learner.trainer.objective import (
     kl_penalties,
     token_losses,
 )
-from learner.trainer.token_metrics import Trained, metrics_by_staleness, token_metrics
+from learner.trainer.token_metrics import TokenFigures, metrics_by_staleness, token_metrics
 
 pytestmark = pytest.mark.model
 Array = npt.NDArray[np.float64]
 UNLIMITED = {"dual_clip": 0.0, "off_policy_mask": 0.0, "max_drift": 0.0}
-OBJECTIVE = objective_of(msgspec.convert(UNLIMITED, TrainerTable))
+OBJECTIVE = objective_of(msgspec.convert(UNLIMITED, TrainerConfig))
 """Without what leaves out whole sequences, which random numbers here nearly always are."""
 LOW, HIGH, CAP = 0.2, 0.28, 2.0
 
 
 def objective(**keys: object) -> Objective:
-    return objective_of(msgspec.convert(UNLIMITED | keys, TrainerTable))
+    return objective_of(msgspec.convert(UNLIMITED | keys, TrainerConfig))
 
 
 def given_of(
@@ -214,7 +214,7 @@ def test_metrics_are_those_of_the_formulas(values: tuple[Array, Array, Array, Ar
     tensors = double(*values)
 
     given_ = replace(given_of(*tensors[1:]), reference_N=tensors[1])
-    trained = Trained(policy_N=tensors[0], given=given_, entropy_N=-tensors[0])
+    trained = TokenFigures(policy_N=tensors[0], given=given_, entropy_N=-tensors[0])
     metrics = token_metrics(trained, OBJECTIVE)
 
     ratio, weight = np.exp(policy - prox), np.exp(prox - behaviour)
@@ -352,7 +352,7 @@ def test_metrics_are_split_by_staleness() -> None:
     prox = torch.tensor([-1.0, -1.0, -1.0])
     behaviour = torch.tensor([-1.0, -1.0, -2.0])
     given_ = given_of(prox, behaviour, torch.ones(3), lengths=[2, 1])
-    trained = Trained(policy_N=prox, given=given_, entropy_N=torch.zeros(3))
+    trained = TokenFigures(policy_N=prox, given=given_, entropy_N=torch.zeros(3))
 
     found = metrics_by_staleness(trained, torch.tensor([0, 3]), OBJECTIVE)
 
@@ -374,7 +374,7 @@ def test_presets_are_what_their_papers_say_and_keys_win_over_them() -> None:
     assert objective(objective="grpo", scale_advantages=False).scale_advantages is False
 
 
-LIMITED = objective_of(TrainerTable())
+LIMITED = objective_of(TrainerConfig())
 MASKED = objective(off_policy_mask=0.5)
 
 

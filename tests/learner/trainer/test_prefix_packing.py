@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
+from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
 
 
-def samples_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[Sample]:
+def samples_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[PackedSample]:
     samples, first = [], 0
     for prompt, completion in pairs:
-        samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+        samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
         first += len(completion)
     return samples
 
@@ -33,7 +33,7 @@ def what_predicts(batch: MicroBatch, source: int) -> list[int]:
 
 @given(batches, st.integers(1, 40), st.booleans())
 def test_each_completion_token_is_predicted_once_from_exactly_the_tokens_before_it(
-    samples: list[Sample], max_tokens: int, share_prefixes: bool
+    samples: list[PackedSample], max_tokens: int, share_prefixes: bool
 ) -> None:
     expected = {
         sample.first + offset: (
@@ -58,7 +58,7 @@ def test_each_completion_token_is_predicted_once_from_exactly_the_tokens_before_
 
 @given(batches, st.integers(1, 40))
 def test_a_micro_batch_is_too_large_only_for_a_single_sample(
-    samples: list[Sample], max_tokens: int
+    samples: list[PackedSample], max_tokens: int
 ) -> None:
     for batch in make_micro_batches(
         samples, max_tokens=max_tokens, hidden_size=8, share_prefixes=True
@@ -69,7 +69,7 @@ def test_a_micro_batch_is_too_large_only_for_a_single_sample(
 
 
 @given(batches)
-def test_padding_sees_only_itself(samples: list[Sample]) -> None:
+def test_padding_sees_only_itself(samples: list[PackedSample]) -> None:
     for batch in make_micro_batches(samples, max_tokens=64, hidden_size=8, share_prefixes=False):
         for row, length in enumerate(batch.lengths_B):
             padding = np.arange(length, batch.tokens_BT.shape[1])
@@ -79,7 +79,7 @@ def test_padding_sees_only_itself(samples: list[Sample]) -> None:
 
 @given(batches)
 def test_sources_are_sorted_so_that_positions_can_be_taken_in_pieces(
-    samples: list[Sample],
+    samples: list[PackedSample],
 ) -> None:
     for batch in make_micro_batches(samples, max_tokens=64, hidden_size=8, share_prefixes=True):
         assert (np.diff(batch.source_M) >= 0).all()

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.trainer.prefix_packing import MicroBatch, Sample, make_micro_batches
-from learner.trainer.rank_batches import blank, spread
+from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
+from learner.trainer.rank_batches import blank, spread_over_ranks
 
 
 def rounds_of(lengths: list[int], *, num_ranks: int, max_tokens: int) -> list[list[MicroBatch]]:
     samples, first = [], 0
     for number, length in enumerate(lengths):
-        samples.append(Sample(tokens=[number] * (length + 1), num_prompt=1, first=first))
+        samples.append(PackedSample(tokens=[number] * (length + 1), num_prompt=1, first=first))
         first += length
 
     def make(limit: int) -> list[MicroBatch]:
         return make_micro_batches(samples, max_tokens=limit, hidden_size=64, share_prefixes=True)
 
-    return spread(make, max_tokens=max_tokens, num_ranks=num_ranks)
+    return spread_over_ranks(make, max_tokens=max_tokens, num_ranks=num_ranks)
 
 
 @given(

@@ -13,7 +13,7 @@ import pytest
 
 from echo2swarm.system.errors import DiskFullError, StoreError
 from learner.trainer import rank_group as gang_module
-from learner.trainer.rank_group import Gang
+from learner.trainer.rank_group import RankGroup
 from learner.trainer.rank_messages import CopyState
 from tests.processes import is_running
 
@@ -53,10 +53,10 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
 
 
 @pytest.fixture
-def gang(losses: Losses, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gang]:
+def gang(losses: Losses, monkeypatch: pytest.MonkeyPatch) -> Iterator[RankGroup]:
     # On a busy machine one process may answer long before another has begun.
     monkeypatch.setattr(gang_module, "DISAGREEMENT_S", LIMIT_S)
-    gang = Gang(3, on_loss=losses)
+    gang = RankGroup(3, on_loss=losses)
     yield gang
     gang.close()
 
@@ -65,7 +65,7 @@ def refuse() -> NoReturn:
     raise ValueError("as the others do")
 
 
-def test_what_all_refuse_is_raised_and_changes_nothing(gang: Gang, losses: Losses) -> None:
+def test_what_all_refuse_is_raised_and_changes_nothing(gang: RankGroup, losses: Losses) -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="as the others do"):
             gang.do(refuse, TOO_EARLY)
@@ -74,13 +74,13 @@ def test_what_all_refuse_is_raised_and_changes_nothing(gang: Gang, losses: Losse
     assert all(is_running(pid) for pid in gang.pids)
 
 
-def test_a_failure_that_rank_0_does_not_share_ends_all(gang: Gang) -> None:
+def test_a_failure_that_rank_0_does_not_share_ends_all(gang: RankGroup) -> None:
     with pytest.raises(LostError, match=r"process [12] of the trainer failed: ValueError: Copy"):
         gang.do(lambda: 1, TOO_EARLY)
 
 
 def test_a_failure_while_rank_0_waits_for_the_others_ends_all(
-    gang: Gang, losses: Losses, monkeypatch: pytest.MonkeyPatch
+    gang: RankGroup, losses: Losses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gang_module, "DISAGREEMENT_S", 0.1)
 
@@ -91,7 +91,7 @@ def test_a_failure_while_rank_0_waits_for_the_others_ends_all(
         gang.do(stuck, TOO_EARLY)
 
 
-def test_a_failure_that_concerns_the_call_alone_is_told(gang: Gang, losses: Losses) -> None:
+def test_a_failure_that_concerns_the_call_alone_is_told(gang: RankGroup, losses: Losses) -> None:
     error = gang.tell(TOO_EARLY).wait()
 
     assert isinstance(error, StoreError)
@@ -99,14 +99,14 @@ def test_a_failure_that_concerns_the_call_alone_is_told(gang: Gang, losses: Loss
     assert losses.first is None
 
 
-def test_a_process_that_dies_is_noticed_and_named(gang: Gang, losses: Losses) -> None:
+def test_a_process_that_dies_is_noticed_and_named(gang: RankGroup, losses: Losses) -> None:
     os.kill(gang.pids[1], signal.SIGKILL)
 
     assert losses.wait() == "process 2 of the trainer was killed by SIGKILL"
 
 
 def test_closing_leaves_no_process(losses: Losses) -> None:
-    gang = Gang(3, on_loss=losses)
+    gang = RankGroup(3, on_loss=losses)
     pids = gang.pids
 
     gang.close()

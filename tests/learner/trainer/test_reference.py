@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.config import TrainerTable
+from learner.config import TrainerConfig
 from learner.config.objective import Objective, objective_of
 from learner.config.presets import PRESETS
-from learner.trainer.batch import Batch, make_batch
+from learner.trainer.batch import PackedBatch, make_batch
 from learner.trainer.messages import TrainGroup
 from learner.trainer.objective import token_losses
 from learner.trainer.tokens import Tokens
@@ -95,11 +95,11 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(tuple(groups), completions)
 
 
-def batch_of(case: Case, table: TrainerTable) -> Batch:
+def batch_of(case: Case, table: TrainerConfig) -> PackedBatch:
     return make_batch(case.groups, table, step=0, vocab_size=2, max_new_tokens=MAX_LENGTH)
 
 
-def has_signal(known: list[Completion], table: TrainerTable) -> bool:
+def has_signal(known: list[Completion], table: TrainerConfig) -> bool:
     return bool(table.kl_coefficient) or len({completion.reward for completion in known}) > 1
 
 
@@ -107,7 +107,7 @@ def double(lists: list[list[float]]) -> torch.Tensor:
     return torch.tensor([value for values in lists for value in values], dtype=torch.float64)
 
 
-def our_loss(case: Case, table: TrainerTable) -> tuple[torch.Tensor, torch.Tensor]:
+def our_loss(case: Case, table: TrainerConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """The trainer's loss in float64, and the policy's log-probabilities that it depends on."""
     batch = batch_of(case, table)
     used = [c for known in case.completions if has_signal(known, table) for c in known]
@@ -127,7 +127,7 @@ def our_loss(case: Case, table: TrainerTable) -> tuple[torch.Tensor, torch.Tenso
 @settings(max_examples=200, deadline=None)
 @given(cases(), TABLES)
 def test_the_loss_of_a_batch_is_that_of_the_papers(case: Case, keys: dict[str, object]) -> None:
-    table = msgspec.convert(keys, TrainerTable)
+    table = msgspec.convert(keys, TrainerConfig)
     if not any(has_signal(known, table) for known in case.completions):
         assert batch_of(case, table).num_tokens == 0
         return
@@ -144,7 +144,7 @@ def test_the_loss_of_a_batch_is_that_of_the_papers(case: Case, keys: dict[str, o
 def test_its_gradient_is_what_differences_of_the_papers_loss_say(
     case: Case, keys: dict[str, object]
 ) -> None:
-    table = msgspec.convert(keys, TrainerTable)
+    table = msgspec.convert(keys, TrainerConfig)
     if not any(has_signal(known, table) for known in case.completions):
         return
     options = options_of(objective_of(table))

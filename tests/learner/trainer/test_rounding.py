@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from learner.trainer.prefix_packing import Sample
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import TrainGroup
 from learner.trainer.policy import load_model
 from learner.trainer.rounding import rounded
-from learner.trainer.trainer import Trainer
-from learner.trainer.worker import open_trainer
+from learner.trainer.trainer import PolicyTrainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import unpack_tokens
 from tests.learner.trainer.model_inputs import group, plain_logprobs, random_groups, rollout, start
 from tests.tiny_model import TINY_MODEL_DIR
@@ -51,8 +51,8 @@ def test_nothing_is_lost_where_nothing_is_rounded() -> None:
 
 @pytest.mark.model
 def test_rollouts_of_the_version_just_published_have_no_drift(tmp_path: Path) -> None:
-    trainer = open_trainer(start(warmup_steps=0, learning_rate=1e-4))
-    assert isinstance(trainer, Trainer)
+    trainer = load_trainer(start(warmup_steps=0, learning_rate=1e-4))
+    assert isinstance(trainer, PolicyTrainer)
     for step in range(3):
         trainer.update(step, random_groups(step), lambda *_: None)
     names = trainer.write_weights(tmp_path / "published")
@@ -73,7 +73,7 @@ def _sampled_by(model: PreTrainedModel, made: TrainGroup) -> TrainGroup:
     rollouts = []
     for r in made.rollouts:
         tokens = unpack_tokens(r.tokens)
-        sample = Sample(tokens=prompt + tokens, num_prompt=len(prompt), first=0)
+        sample = PackedSample(tokens=prompt + tokens, num_prompt=len(prompt), first=0)
         with torch.no_grad():
             logprobs = plain_logprobs(model, [sample]).tolist()
         rollouts.append(rollout(tokens, logprobs, reward=r.reward))

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from echo2swarm.processes.parent import open_child
 from echo2swarm.system.errors import ChildError, StoreError
-from learner.trainer.multi_rank_trainer import GangTrainer
+from learner.trainer.multi_rank_trainer import MultiRankTrainer
 from learner.trainer.messages import (
     Start,
     Started,
@@ -26,9 +26,9 @@ from learner.trainer.messages import (
     WroteWeights,
 )
 from learner.trainer.sharding import local, rows
-from learner.trainer.trainer import Trainer
+from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from tests.echo2swarm.full_disk import full_disk
 from tests.learner.trainer.model_inputs import group, random_groups, rollout, start
 
@@ -56,31 +56,31 @@ def call(*, num_processes: int, checkpoint_dir: Path | None = None) -> Start:
     return start(checkpoint_dir=folder, num_processes=num_processes, **OPTIONS)
 
 
-def alone(checkpoint_dir: Path | None = None) -> Trainer:
-    trainer = open_trainer(call(num_processes=1, checkpoint_dir=checkpoint_dir))
-    assert isinstance(trainer, Trainer)
+def alone(checkpoint_dir: Path | None = None) -> PolicyTrainer:
+    trainer = load_trainer(call(num_processes=1, checkpoint_dir=checkpoint_dir))
+    assert isinstance(trainer, PolicyTrainer)
     return trainer
 
 
-def open_gang(checkpoint_dir: Path | None = None) -> GangTrainer:
-    trainer = open_trainer(call(num_processes=2, checkpoint_dir=checkpoint_dir))
-    assert isinstance(trainer, GangTrainer)
+def open_gang(checkpoint_dir: Path | None = None) -> MultiRankTrainer:
+    trainer = load_trainer(call(num_processes=2, checkpoint_dir=checkpoint_dir))
+    assert isinstance(trainer, MultiRankTrainer)
     return trainer
 
 
 @pytest.fixture(scope="module")
-def gang() -> Iterator[GangTrainer]:
+def gang() -> Iterator[MultiRankTrainer]:
     trainer = open_gang()
     yield trainer
     trainer.close()
 
 
-def written(trainer: Trainer | GangTrainer, folder: Path) -> dict[str, torch.Tensor]:
+def written(trainer: PolicyTrainer | MultiRankTrainer, folder: Path) -> dict[str, torch.Tensor]:
     assert trainer.write_weights(folder) == ["model.safetensors"]
     return load_file(folder / "model.safetensors")
 
 
-def values(trainer: Trainer, key: str) -> dict[str, torch.Tensor]:
+def values(trainer: PolicyTrainer, key: str) -> dict[str, torch.Tensor]:
     """What the optimizer of the only process knows of each parameter."""
     return {
         name: trainer._optimizer.state[parameter][key].clone()
@@ -97,7 +97,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_two_processes_train_as_one_does(gang: GangTrainer, tmp_path: Path) -> None:
+def test_two_processes_train_as_one_does(gang: MultiRankTrainer, tmp_path: Path) -> None:
     one = alone()
     for step in range(3):
         groups = random_groups(step, num_groups=3 + step, equal=(1,))
@@ -118,7 +118,7 @@ def test_two_processes_train_as_one_does(gang: GangTrainer, tmp_path: Path) -> N
     assert largest_difference(values(one, "exp_avg"), values(two, "exp_avg")) < 1e-5
 
 
-def test_what_one_process_refuses_all_refuse_and_go_on(gang: GangTrainer, tmp_path: Path) -> None:
+def test_what_one_process_refuses_all_refuse_and_go_on(gang: MultiRankTrainer, tmp_path: Path) -> None:
     before = written(gang, tmp_path / "before")
 
     with pytest.raises(ValueError, match="group 7"):
@@ -130,7 +130,7 @@ def test_what_one_process_refuses_all_refuse_and_go_on(gang: GangTrainer, tmp_pa
 
 
 def test_a_full_disk_leaves_no_weights_and_a_trainer_that_works(
-    gang: GangTrainer, tmp_path: Path
+    gang: MultiRankTrainer, tmp_path: Path
 ) -> None:
     with full_disk(after_bytes=100_000), pytest.raises(StoreError, match="can't write"):
         gang.write_weights(tmp_path / "weights")
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_no_weights_and_a_trainer_that_works(
     written(gang, tmp_path / "weights")
 
 
-def test_one_process_goes_on_from_the_checkpoint_of_two(gang: GangTrainer, tmp_path: Path) -> None:
+def test_one_process_goes_on_from_the_checkpoint_of_two(gang: MultiRankTrainer, tmp_path: Path) -> None:
     gang.update(gang.step, random_groups(5), silent)
     gang.copy_state()(tmp_path / "saved")
     at_checkpoint = written(gang, tmp_path / "at_checkpoint")
@@ -158,7 +158,7 @@ def test_one_process_goes_on_from_the_checkpoint_of_two(gang: GangTrainer, tmp_p
         assert float(here["step"]) == float(values(one, "step")[name]) > 0
 
 
-def test_a_checkpoint_is_written_while_training_goes_on(gang: GangTrainer, tmp_path: Path) -> None:
+def test_a_checkpoint_is_written_while_training_goes_on(gang: MultiRankTrainer, tmp_path: Path) -> None:
     write = gang.copy_state()
     step, before = gang.step, written(gang, tmp_path / "before")
     gang.update(step, random_groups(8), silent)
@@ -171,7 +171,7 @@ def test_a_checkpoint_is_written_while_training_goes_on(gang: GangTrainer, tmp_p
 
 
 def test_a_full_disk_leaves_no_checkpoint_and_a_trainer_that_works(
-    gang: GangTrainer, tmp_path: Path
+    gang: MultiRankTrainer, tmp_path: Path
 ) -> None:
     write = gang.copy_state()
     with full_disk(after_bytes=10_000), pytest.raises(StoreError):
@@ -183,7 +183,7 @@ def test_a_full_disk_leaves_no_checkpoint_and_a_trainer_that_works(
 
 
 def test_one_process_alone_makes_and_deletes_folders(
-    gang: GangTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gang: MultiRankTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = tmp_path / ".saved.partial"
     left.mkdir()

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from echo2swarm.system.errors import StoreError
-from learner.trainer.tensor_files import MODEL, Rows, open_stored, rank_file, write_rows
+from learner.trainer.tensor_files import MODEL, TensorRows, open_stored, rank_file, write_rows
 
 pytestmark = pytest.mark.model
 BIG = torch.arange(35, dtype=torch.float32).reshape(7, 5)
@@ -27,7 +27,7 @@ def write(folder: Path, size: int, *, leave_out: int | None = None) -> None:
         parts = {}
         for name, tensor in (("big", BIG), ("small", SMALL)):
             start, stop = cut(len(tensor), rank, size)
-            parts[name] = Rows(tensor[start:stop].clone(), start, len(tensor))
+            parts[name] = TensorRows(tensor[start:stop].clone(), start, len(tensor))
         write_rows(folder / rank_file(rank, size, MODEL), parts)
 
 

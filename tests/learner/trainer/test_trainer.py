@@ -5,11 +5,11 @@ import random
 import pytest
 import torch
 
-from learner.trainer.prefix_packing import Sample
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import Start, TrainGroup
-from learner.trainer.trainer import Trainer
+from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
-from learner.trainer.worker import open_trainer
+from learner.trainer.worker import load_trainer
 from protocols.packed import unpack_floats, unpack_tokens
 from tests.learner.trainer.model_inputs import (
     ASK,
@@ -24,13 +24,13 @@ from tests.learner.trainer.model_inputs import (
 pytestmark = pytest.mark.model
 
 
-def trainer_of(call: Start) -> Trainer:
-    trainer = open_trainer(call)
-    assert isinstance(trainer, Trainer)
+def trainer_of(call: Start) -> PolicyTrainer:
+    trainer = load_trainer(call)
+    assert isinstance(trainer, PolicyTrainer)
     return trainer
 
 
-def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+def weights(trainer: PolicyTrainer) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in model_tensors(trainer._model).items()}
 
 
@@ -38,7 +38,7 @@ def silent(what: str, done: float, total: float) -> None:
     pass
 
 
-def assert_unchanged(trainer: Trainer, before: dict[str, torch.Tensor]) -> None:
+def assert_unchanged(trainer: PolicyTrainer, before: dict[str, torch.Tensor]) -> None:
     torch.testing.assert_close(weights(trainer), before, rtol=0, atol=0)
 
 
@@ -140,7 +140,7 @@ def test_the_gradient_is_that_of_the_objective_written_out() -> None:
         mean = sum(r.reward for r in g.rollouts) / len(g.rollouts)
         prompt = unpack_tokens(g.prompt_tokens)
         for r in g.rollouts:
-            sample = Sample(
+            sample = PackedSample(
                 tokens=prompt + unpack_tokens(r.tokens), num_prompt=len(prompt), first=0
             )
             logprobs = plain_logprobs(model, [sample])
@@ -289,7 +289,7 @@ def test_the_learning_rate_warms_up() -> None:
     assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
-def sampled_groups(trainer: Trainer, rng: random.Random) -> tuple[TrainGroup, ...]:
+def sampled_groups(trainer: PolicyTrainer, rng: random.Random) -> tuple[TrainGroup, ...]:
     """Let the trainer's own model sort: 16 prompts, 8 completions each."""
     prompts = [[rng.randrange(10) for _ in range(3)] + [ASK] for _ in range(16)]
     tokens = torch.tensor(prompts).repeat_interleave(8, dim=0)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from echo2swarm.processes.parent import open_child
-from echo2swarm.processes.wire import Progress
+from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError
 from learner.trainer.messages import (
     SaveCheckpoint,
@@ -19,7 +19,7 @@ from learner.trainer.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.trainer.environment import num_threads
+from learner.trainer.environment import num_trainer_threads
 from tests.learner.trainer.model_inputs import group, random_groups, rollout, start
 
 # Each process imports torch and transformers, which takes long on a busy machine.
@@ -31,7 +31,7 @@ LIMIT_S = 120.0
 async def test_a_trainer_process_trains_publishes_saves_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Progress] = []
+    seen: list[CallProgress] = []
     saved = str(tmp_path / "saved")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -124,4 +124,4 @@ def test_a_sleeping_trainer_needs_no_torch() -> None:
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 1), (8, 4)])
 def test_the_trainer_takes_half_the_cores(cores: int, threads: int) -> None:
-    assert num_threads(cores) == threads
+    assert num_trainer_threads(cores) == threads

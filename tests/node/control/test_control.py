@@ -21,27 +21,27 @@ from node.control.client import NoNodeError, OtherVersionError, SilentNodeError,
 from node.control.commands import Found, look
 from node.control.messages import (
     MAX_REQUEST_BYTES,
-    Contribution,
-    Done,
-    Drain,
-    Engine,
+    ContributionLine,
+    CommandDone,
+    DrainCommand,
+    EngineLine,
     GetStatus,
-    Learner,
-    Link,
+    LearnerLine,
+    LinkLine,
     NodeSnapshot,
-    Owner,
-    Pause,
-    Phase,
+    OwnerLine,
+    PauseCommand,
+    NodePhase,
     Reply,
     Request,
-    Resume,
-    Set,
-    Versions,
+    ResumeCommand,
+    SetCommand,
+    VersionsLine,
 )
 from node.control.paths import make_private_folder, socket_path
 from node.control.registry import registered, registered_in
 from node.control.server import MAX_CLIENTS, serve_control
-from node.control.view import facts_of, node_view
+from node.control.view import node_facts, node_view
 from protocols.heartbeat import NodeState
 from protocols.codec import Message
 from protocols.framing import frame
@@ -56,13 +56,13 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
         pid=7,
         software="echo2swarm 1",
         uptime_s=60.0,
-        phase=Phase.PAUSED,
+        phase=NodePhase.PAUSED,
         doing="paused by its owner: gaming",
         state=NodeState.PAUSED,
         num_rollouts_in_hand=0,
-        versions=Versions(published=7, held=7, applied=5, learner_step=7, num_behind=2),
+        versions=VersionsLine(published=7, held=7, applied=5, learner_step=7, num_behind=2),
         download=None,
-        learner=Learner(
+        learner=LearnerLine(
             peer_id="12D3KooWlearner",
             is_connected=True,
             is_answering=False,
@@ -72,7 +72,7 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
             why="",
             warning="",
         ),
-        contribution=Contribution(
+        contribution=ContributionLine(
             num_accepted=40,
             num_overtaken=1,
             refused={"stale": 3},
@@ -82,7 +82,7 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
             usd_per_hour=0.5,
             usd=0.5,
         ),
-        link=Link(
+        link=LinkLine(
             up_bytes_per_s=1e6,
             down_bytes_per_s=0.0,
             sent_bytes=10,
@@ -91,7 +91,7 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
             down_cap_bytes_per_s=1e6,
             num_peers=3,
         ),
-        engine=Engine(
+        engine=EngineLine(
             kind="sleep",
             device="none",
             tokens_per_s=12.0,
@@ -101,7 +101,7 @@ def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
             last_death="killed",
             pids=(8, 9),
         ),
-        owner=Owner(
+        owner=OwnerLine(
             paused="paused by its owner: gaming",
             until_unix_s=1.8e9,
             settings={"hours": "22:00-07:00", "upload-mbit": "none"},
@@ -120,11 +120,11 @@ class FakeNode:
 
     def answer(self, request: Request) -> Reply:
         self.asked.append(request)
-        if isinstance(request, Set):
+        if isinstance(request, SetCommand):
             raise UsageError("no setting like that")
         if isinstance(request, GetStatus):
             return cast("Reply", self.snapshot)
-        return Done("done it")
+        return CommandDone("done it")
 
 
 @asynccontextmanager
@@ -141,11 +141,11 @@ async def test_a_node_answers_and_does_what_it_is_told(tmp_path: Path) -> None:
     async with serving(tmp_path) as node, open_control(tmp_path) as client:
         seen = await client.status()
         assert seen == snapshot("attic", tmp_path)
-        for request in (Pause(60.0, "gaming"), Resume(), Drain()):
-            assert await client.ask(request) == Done("done it")
-        assert node.asked == [GetStatus(), Pause(60.0, "gaming"), Resume(), Drain()]
+        for request in (PauseCommand(60.0, "gaming"), ResumeCommand(), DrainCommand()):
+            assert await client.ask(request) == CommandDone("done it")
+        assert node.asked == [GetStatus(), PauseCommand(60.0, "gaming"), ResumeCommand(), DrainCommand()]
         with pytest.raises(UsageError, match="no setting like that"):
-            await client.ask(Set({"x": "1"}))
+            await client.ask(SetCommand({"x": "1"}))
         assert await client.status() == seen
 
 
@@ -292,7 +292,7 @@ async def test_an_order_that_was_not_answered_may_still_be_done(
         held_up.listen(2)
         async with open_control(tmp_path) as client:
             with pytest.raises(SilentNodeError, match="it may still do it"):
-                await client.ask(Drain())
+                await client.ask(DrainCommand())
         async with open_control(tmp_path) as client:
             with pytest.raises(SilentNodeError) as caught:
                 await client.status()
@@ -351,14 +351,14 @@ async def test_a_node_of_another_version_hides_no_other_and_is_named(
                 await look(other, registry, one)
             # Nobody is paused who was not meant.
             with pytest.raises(UsageError, match="2 nodes run here") as refused:
-                await commands._order(None, Pause(60.0, ""))
+                await commands._order(None, PauseCommand(60.0, ""))
             assert shlex.quote(str(other)) in str(refused.value)
 
 
 def test_why_the_newest_version_is_not_here_is_told_with_it() -> None:
     seen = snapshot()
     versions = msgspec.structs.replace(seen.versions, trouble="0 B left; free some")
-    facts = dict(facts_of(msgspec.structs.replace(seen, versions=versions)))
+    facts = dict(node_facts(msgspec.structs.replace(seen, versions=versions)))
 
     said = str(facts["version"])
     assert said == "5, 2 steps behind the newest; it can't be fetched: 0 B left; free some"
@@ -368,12 +368,12 @@ def test_a_learner_that_was_never_reached_is_told_with_the_reason_once() -> None
     seen = snapshot()
     learner = msgspec.structs.replace(seen.learner, silent_s=None, error="connection refused")
     for doing, said in (("idle", "yet: connection refused"), ("x: connection refused", "yet")):
-        facts = dict(facts_of(msgspec.structs.replace(seen, learner=learner, doing=doing)))
+        facts = dict(node_facts(msgspec.structs.replace(seen, learner=learner, doing=doing)))
         assert str(facts["learner"]).endswith(f"has not answered {said}")
 
 
 def test_the_view_says_everything_and_nobody_steers_the_terminal() -> None:
-    names = [name for name, _ in facts_of(snapshot())]
+    names = [name for name, _ in node_facts(snapshot())]
     assert {"now", "until", "learner", "version", "done", "refused", "worth", "engine"} <= {*names}
 
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115

@@ -9,11 +9,11 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from node.control.messages import Download, NodeSnapshot, Phase
+from node.control.messages import DownloadLine, NodeSnapshot, NodePhase
 from node.rollouts.engine_speed import EngineSpeed
 from node.control.meters import ActiveTime, LinkMeter
 from node.control.snapshot import Doing, phase_of
-from node.status_line import StatusLine, Teller, status_text
+from node.status_line import StatusLine, StatusReporter, status_text
 from protocols.heartbeat import NodeState
 from tests.node.control.test_control import snapshot
 
@@ -31,40 +31,40 @@ READY = Doing(
     error="",
     why="standby: others cost less",
 )
-DOWNLOAD = Download(version=0, held_bytes=10**8, total_bytes=10**9, bytes_per_s=1e7, eta_s=90.0)
+DOWNLOAD = DownloadLine(version=0, held_bytes=10**8, total_bytes=10**9, bytes_per_s=1e7, eta_s=90.0)
 NEW = replace(READY, state=NodeState.SYNCING, applied=None)
 
 
 @pytest.mark.parametrize(
     ("doing", "phase", "words"),
     [
-        (READY, Phase.STANDBY, "others cost less"),
-        (replace(READY, state=NodeState.JOINING, error="refused"), Phase.JOINING, "abc: refused"),
-        (replace(NEW, published=None), Phase.WAITING, "the learner's first version"),
-        (replace(NEW, is_engine_up=False), Phase.WAITING, "the engine to start"),
+        (READY, NodePhase.STANDBY, "others cost less"),
+        (replace(READY, state=NodeState.JOINING, error="refused"), NodePhase.JOINING, "abc: refused"),
+        (replace(NEW, published=None), NodePhase.WAITING, "the learner's first version"),
+        (replace(NEW, is_engine_up=False), NodePhase.WAITING, "the engine to start"),
         (
             replace(NEW, download=DOWNLOAD),
-            Phase.DOWNLOADING,
+            NodePhase.DOWNLOADING,
             "100 MB of 1.00 GB at 10.0 MB/s, 90 s",
         ),
-        (replace(NEW, loading=4), Phase.LOADING, "version 4"),
-        (replace(READY, state=NodeState.ACTIVE), Phase.IDLE, "next lease"),
+        (replace(NEW, loading=4), NodePhase.LOADING, "version 4"),
+        (replace(READY, state=NodeState.ACTIVE), NodePhase.IDLE, "next lease"),
         (
             replace(
                 READY, state=NodeState.ACTIVE, num_sampling=8, num_in_hand=16, download=DOWNLOAD
             ),
-            Phase.GENERATING,
+            NodePhase.GENERATING,
             "8 completions of 16 in hand with version 3",
         ),
         (
             replace(READY, state=NodeState.PAUSED, paused="outside its hours", num_in_hand=1),
-            Phase.PAUSED,
+            NodePhase.PAUSED,
             "outside its hours; finishing 1 rollout",
         ),
-        (replace(READY, state=NodeState.DRAINING, num_in_hand=2), Phase.DRAINING, "2 rollouts"),
+        (replace(READY, state=NodeState.DRAINING, num_in_hand=2), NodePhase.DRAINING, "2 rollouts"),
     ],
 )
-def test_what_a_node_does_is_said_in_words(doing: Doing, phase: Phase, words: str) -> None:
+def test_what_a_node_does_is_said_in_words(doing: Doing, phase: NodePhase, words: str) -> None:
     found, text = phase_of(doing)
 
     assert found is phase
@@ -139,9 +139,9 @@ def test_the_status_line_stays_below_what_is_logged() -> None:
 async def test_a_long_wait_is_told_of_again_and_again_where_there_is_no_terminal(
     autojump_clock: MockClock,
 ) -> None:
-    seen = replace_phase(Phase.WAITING, "waiting for the engine to start")
+    seen = replace_phase(NodePhase.WAITING, "waiting for the engine to start")
     with structlog.testing.capture_logs() as logged, trio.move_on_after(34):
-        await Teller(lambda _: seen).run()
+        await StatusReporter(lambda _: seen).run()
 
     assert [event["for_s"] for event in logged if event["event"] == "node.waiting"] == [
         3,
@@ -152,18 +152,18 @@ async def test_a_long_wait_is_told_of_again_and_again_where_there_is_no_terminal
 
 
 async def test_a_node_at_work_is_quiet(autojump_clock: MockClock) -> None:
-    seen = replace_phase(Phase.GENERATING, "generating")
+    seen = replace_phase(NodePhase.GENERATING, "generating")
     with structlog.testing.capture_logs() as logged, trio.move_on_after(100):
-        await Teller(lambda _: seen).run()
+        await StatusReporter(lambda _: seen).run()
 
     assert logged == []
 
 
 def test_the_line_counts_what_was_done() -> None:
     assert "[40 accepted, 3 refused]" in status_text(snapshot(), waited_s=0)
-    downloading = replace_phase(Phase.DOWNLOADING, "downloading", DOWNLOAD)
+    downloading = replace_phase(NodePhase.DOWNLOADING, "downloading", DOWNLOAD)
     assert "\u2588\u2588" in status_text(downloading, waited_s=5)
 
 
-def replace_phase(phase: Phase, doing: str, download: Download | None = None) -> NodeSnapshot:
+def replace_phase(phase: NodePhase, doing: str, download: DownloadLine | None = None) -> NodeSnapshot:
     return msgspec.structs.replace(snapshot(), phase=phase, doing=doing, download=download)

@@ -11,7 +11,7 @@ from node.doctor.findings import (
     Finding,
     Package,
     Prospect,
-    Verdict,
+    Severity,
     judge_clock,
     judge_device,
     judge_disk,
@@ -113,21 +113,21 @@ def test_the_gpu_is_held_against_the_model(
 
 def test_a_machine_without_a_gpu_is_no_failure() -> None:
     finding = judge_gpu(None, driver="no driver", total_bytes=0, free_bytes=0, model_bytes=GB)
-    assert finding.verdict is Verdict.WARN
+    assert finding.verdict is Severity.WARN
 
 
 def test_reachability_is_what_others_found_else_a_guess() -> None:
-    def judged(known: Reachability, *, is_public: bool = False) -> Verdict:
+    def judged(known: Reachability, *, is_public: bool = False) -> Severity:
         return judge_reach(["10.0.0.2"], reachability=known, is_public=is_public).verdict
 
     behind = judge_reach(
         ["203.0.113.1"], reachability=Reachability.UNKNOWN, is_public=True, router=KEEPING
     )
-    assert behind.verdict is Verdict.WARN, "an address that looks public is none, if it is changed"
-    assert judged(Reachability.YES) is Verdict.PASS
-    assert judged(Reachability.NO, is_public=True) is Verdict.WARN
-    assert judged(Reachability.UNKNOWN) is Verdict.WARN
-    assert judged(Reachability.UNKNOWN, is_public=True) is Verdict.PASS
+    assert behind.verdict is Severity.WARN, "an address that looks public is none, if it is changed"
+    assert judged(Reachability.YES) is Severity.PASS
+    assert judged(Reachability.NO, is_public=True) is Severity.WARN
+    assert judged(Reachability.UNKNOWN) is Severity.WARN
+    assert judged(Reachability.UNKNOWN, is_public=True) is Severity.PASS
 
 
 def test_rollouts_that_would_be_too_late_say_what_would_help() -> None:
@@ -136,7 +136,7 @@ def test_rollouts_that_would_be_too_late_say_what_would_help() -> None:
 
     assert "line" in judge_prospect(slow_link, missing="").remedy
     assert "GPU" in judge_prospect(slow_engine, missing="").remedy
-    assert judge_prospect(slow_link, missing="").verdict is Verdict.WARN
+    assert judge_prospect(slow_link, missing="").verdict is Severity.WARN
 
 
 def test_software_that_is_missing_fails_and_another_version_warns() -> None:
@@ -144,10 +144,10 @@ def test_software_that_is_missing_fails_and_another_version_warns() -> None:
     old = Package(name="b", wanted=">=2", found="1.0", is_right=False)
     gone = Package(name="c", wanted=">=2", found=None, is_right=False)
 
-    assert judge_packages("3.11", [good], extra="x").verdict is Verdict.PASS
-    assert judge_packages("3.11", [good, old], extra="x").verdict is Verdict.WARN
+    assert judge_packages("3.11", [good], extra="x").verdict is Severity.PASS
+    assert judge_packages("3.11", [good, old], extra="x").verdict is Severity.WARN
     missing = judge_packages("3.11", [good, old, gone], extra="x")
-    assert missing.verdict is Verdict.FAIL
+    assert missing.verdict is Severity.FAIL
     assert missing.remedy == install_extra("x")
     assert install_command() in judge_packages("3.11", [gone], extra="").remedy
 
@@ -158,19 +158,19 @@ def test_versions_are_compared_as_pip_does() -> None:
     assert found == Package(name="trio", wanted=">=0.27", found="0.26.0", is_right=False)
     assert _package('torch>=2.6; extra == "transformers"', "") is None
     assert _package("echo2swarm[x]", "") is None
-    assert examine_software("transformers").verdict is Verdict.PASS
+    assert examine_software("transformers").verdict is Severity.PASS
 
 
 def test_a_state_folder_that_is_a_file_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert examine_state_dir(tmp_path / "file" / "node").verdict is Verdict.FAIL
-    assert examine_state_dir(tmp_path / "new" / "node").verdict is Verdict.PASS
+    assert examine_state_dir(tmp_path / "file" / "node").verdict is Severity.FAIL
+    assert examine_state_dir(tmp_path / "new" / "node").verdict is Severity.PASS
 
 
 def test_the_worst_finding_counts() -> None:
-    assert worst_of([]) is Verdict.PASS
-    assert worst_of([judge_link(None, None, "x"), judge_state_dir("")]) is Verdict.WARN
-    assert worst_of([judge_state_dir("x"), judge_link(None, None, "x")]) is Verdict.FAIL
+    assert worst_of([]) is Severity.PASS
+    assert worst_of([judge_link(None, None, "x"), judge_state_dir("")]) is Severity.WARN
+    assert worst_of([judge_state_dir("x"), judge_link(None, None, "x")]) is Severity.FAIL
 
 
 @pytest.mark.parametrize(

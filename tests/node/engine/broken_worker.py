@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from echo2swarm.processes.worker import serve
+from echo2swarm.processes.worker import serve_parent
 from echo2swarm.system.errors import SwarmError
 from node.engine.messages import EngineCall
 
@@ -16,4 +16,4 @@ def handle(_call: object, _on_progress: object) -> None:
 
 
 if __name__ == "__main__":
-    serve(EngineCall, handle)  # type: ignore[arg-type]
+    serve_parent(EngineCall, handle)  # type: ignore[arg-type]

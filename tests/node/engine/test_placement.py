@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from echo2swarm.system.errors import UsageError
-from node.engine.options import SleepOptions, TransformersOptions, VllmOptions, num_threads
+from node.engine.options import SleepOptions, TransformersOptions, VllmOptions, num_engine_threads
 from node.engine.placement import all_gpus, engine_specs, gpus_of
 from node.engine.process import engine_spec
 
@@ -62,7 +62,7 @@ def test_gpus_are_those_that_the_environment_leaves() -> None:
 def test_engines_share_the_threads_that_one_would_have() -> None:
     specs = engine_specs("transformers", TransformersOptions(), num=2, env={})
     threads = {spec.env["OMP_NUM_THREADS"] for spec in specs}
-    assert threads == {str(max(1, num_threads(0) // 2))}
+    assert threads == {str(max(1, num_engine_threads(0) // 2))}
     specs = engine_specs("transformers", TransformersOptions(threads=3), num=2, env={})
     assert {spec.env["OMP_NUM_THREADS"] for spec in specs} == {"3"}
 

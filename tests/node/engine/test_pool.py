@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineDied,
+    EngineExited,
     EngineDownError,
     EngineEvent,
     EngineLostError,
@@ -282,7 +282,7 @@ async def test_a_killed_engine_is_missed_by_nobody_and_takes_part_again(tmp_path
         assert pool.num_restarts == 1
         await pool.load_policy(files)
         assert answered(await pool.generate(GROUPS, SAMPLING)) == asked(GROUPS)
-    assert heard.num(EngineDied) == 0
+    assert heard.num(EngineExited) == 0
     assert {"engine-1.log", "engine-2.log"} <= set(os.listdir(tmp_path))
 
 
@@ -291,8 +291,8 @@ async def test_the_death_of_the_last_one_is_that_of_the_pool(tmp_path: Path) -> 
         for pid in pool.pids:
             os.kill(pid, signal.SIGKILL)
         # If both are known to be dead when the first death is told, that is the pool's already.
-        await heard.until(lambda: heard.num(EngineDied) + heard.num(EngineWeakened) == 2)
-        assert heard.num(EngineDied) >= 1
+        await heard.until(lambda: heard.num(EngineExited) + heard.num(EngineWeakened) == 2)
+        assert heard.num(EngineExited) >= 1
         await heard.until(lambda: heard.num(EngineReady) == 4)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engine.messages import Completion
-from node.engine.transformers_decode import Batch
+from node.engine.transformers_decode import DecodeBatch
 from node.engine.transformers_memory import MemoryLimit, is_shortage
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_floats, pack_tokens
@@ -47,7 +47,7 @@ class Memory:
         self.num_shortages = 0
         self.sizes: list[int] = []
 
-    def attempt(self, batch: Batch) -> list[Completion]:
+    def attempt(self, batch: DecodeBatch) -> list[Completion]:
         num_tokens = batch.num_tokens(NEW)
         if num_tokens > self.room:
             self.num_shortages += 1
@@ -134,7 +134,7 @@ def test_a_single_completion_without_room_is_an_error_that_says_so() -> None:
 
 
 def test_any_other_error_is_none_of_its_business() -> None:
-    def attempt(_batch: Batch) -> list[Completion]:
+    def attempt(_batch: DecodeBatch) -> list[Completion]:
         raise RuntimeError("the weights are odd")
 
     limit = MemoryLimit(max_rows=64, max_tokens=4096)

@@ -11,7 +11,7 @@ from node.membership.link_reports import (
     MEASURE_SENDING_S,
     TICK_S,
     Flow,
-    Links,
+    LinkReporter,
     OwnCap,
 )
 from protocols.heartbeat import MAX_LINKS, Dial, LinkReport
@@ -42,8 +42,8 @@ def test_sending_is_no_receiving_but_it_is_a_transfer() -> None:
     assert flow.idle_s(4.0) == 3.0
 
 
-def links_with(traffic: Traffic, dials: dict[PeerId, Dial]) -> Links:
-    return Links(traffic, dials=lambda: dials, on_change=lambda: None)
+def links_with(traffic: Traffic, dials: dict[PeerId, Dial]) -> LinkReporter:
+    return LinkReporter(traffic, dials=lambda: dials, on_change=lambda: None)
 
 
 def test_only_what_was_verified_counts_as_received() -> None:
@@ -88,7 +88,7 @@ async def test_the_learner_is_told_as_soon_as_something_begins_to_move(
     autojump_clock: MockClock,
 ) -> None:
     traffic, told = Traffic(), []
-    links = Links(traffic, dials=dict, on_change=lambda: told.append(trio.current_time()))
+    links = LinkReporter(traffic, dials=dict, on_change=lambda: told.append(trio.current_time()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(links.run)
         await trio.sleep(10)

@@ -10,49 +10,49 @@ from node.owner.gpu import GpuUse, others_in
 from node.owner.hours import parse_hours
 from node.owner.policy import (
     GPU_QUIET_S,
-    Drain,
-    Facts,
+    DrainAction,
+    OwnerFacts,
     GpuWatch,
-    Order,
-    Pause,
-    Run,
+    OwnerAction,
+    PauseAction,
+    RunAction,
     decide,
 )
 
 NOON = datetime(2026, 6, 1, 12, 0)
-FACTS = Facts(now_s=100.0, local=NOON)
+FACTS = OwnerFacts(now_s=100.0, local=NOON)
 GAME = GpuUse(pid=7, name="game", memory_bytes=3 * 10**9)
 DESKTOP = GpuUse(pid=8, name="Xorg", memory_bytes=200 * 10**6, time_share=0.02)
 
 
 def test_a_node_works_when_nothing_speaks_against_it() -> None:
-    assert decide(FACTS) == Run()
+    assert decide(FACTS) == RunAction()
 
 
 def test_each_reason_to_pause_is_said() -> None:
-    assert decide(replace(FACTS, order=Order(why="gaming"))) == Pause("paused by its owner: gaming")
-    assert decide(replace(FACTS, order=Order())) == Pause("paused by its owner")
-    assert decide(replace(FACTS, hours=parse_hours("22:00-07:00"))) == Pause(
+    assert decide(replace(FACTS, order=OwnerAction(why="gaming"))) == PauseAction("paused by its owner: gaming")
+    assert decide(replace(FACTS, order=OwnerAction())) == PauseAction("paused by its owner")
+    assert decide(replace(FACTS, hours=parse_hours("22:00-07:00"))) == PauseAction(
         "outside its hours, 22:00-07:00"
     )
-    assert decide(replace(FACTS, gpu_busy="game uses the GPU")) == Pause("game uses the GPU")
+    assert decide(replace(FACTS, gpu_busy="game uses the GPU")) == PauseAction("game uses the GPU")
 
 
 def test_an_ordered_pause_ends_at_its_time_and_not_before() -> None:
-    facts = replace(FACTS, order=Order(until_s=200.0))
+    facts = replace(FACTS, order=OwnerAction(until_s=200.0))
 
-    assert isinstance(decide(replace(facts, now_s=199.9)), Pause)
-    assert decide(replace(facts, now_s=200.0)) == Run()
+    assert isinstance(decide(replace(facts, now_s=199.9)), PauseAction)
+    assert decide(replace(facts, now_s=200.0)) == RunAction()
 
 
 def test_who_leaves_leaves_whatever_else_there_is() -> None:
-    assert decide(replace(FACTS, is_leaving=True, order=Order(), gpu_busy="x")) == Drain()
+    assert decide(replace(FACTS, is_leaving=True, order=OwnerAction(), gpu_busy="x")) == DrainAction()
 
 
 def test_the_end_of_an_order_does_not_end_other_pauses() -> None:
-    facts = replace(FACTS, order=Order(until_s=50.0), gpu_busy="game uses the GPU")
+    facts = replace(FACTS, order=OwnerAction(until_s=50.0), gpu_busy="game uses the GPU")
 
-    assert decide(facts) == Pause("game uses the GPU")
+    assert decide(facts) == PauseAction("game uses the GPU")
 
 
 def test_a_game_pauses_at_once_and_for_a_while_after() -> None:
@@ -100,14 +100,14 @@ def test_a_pause_always_has_a_reason(
     now_s: float, until_s: float, hour: int, busy: str, is_leaving: bool
 ) -> None:
     decision = decide(
-        Facts(
+        OwnerFacts(
             now_s=now_s,
             local=NOON.replace(hour=hour),
             hours=parse_hours("22:00-07:00"),
-            order=Order(until_s=until_s),
+            order=OwnerAction(until_s=until_s),
             gpu_busy=busy,
             is_leaving=is_leaving,
         )
     )
 
-    assert not isinstance(decision, Pause) or decision.why
+    assert not isinstance(decision, PauseAction) or decision.why

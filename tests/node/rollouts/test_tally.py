@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.rollouts.tally import RefusalNotice, Tally
+from node.rollouts.tally import RefusalNotice, RefusalTally
 from protocols.reasons import Reason
 from protocols.rollouts import RolloutVerdict
 
@@ -13,7 +13,7 @@ def verdict(reason: Reason | None, detail: str = "") -> RolloutVerdict:
 
 
 def test_the_first_refusal_of_each_reason_is_told_with_its_detail() -> None:
-    tally = Tally()
+    tally = RefusalTally()
 
     notices = tally.judged(
         [
@@ -33,14 +33,14 @@ def test_the_first_refusal_of_each_reason_is_told_with_its_detail() -> None:
 
 
 def test_a_rollout_that_another_node_was_faster_with_is_no_refusal() -> None:
-    tally = Tally()
+    tally = RefusalTally()
 
     assert tally.judged([verdict(Reason.ALREADY_ANSWERED), verdict(None)]) == []
     assert (tally.num_accepted, tally.num_refused, tally.num_overtaken) == (1, 0, 1)
 
 
 def test_a_whole_submission_counts_with_all_its_rollouts() -> None:
-    tally = Tally()
+    tally = RefusalTally()
 
     assert tally.refused_whole(Reason.UNKNOWN_LEASE, "no lease", 16) == [
         RefusalNotice(Reason.UNKNOWN_LEASE, "no lease", 16)
@@ -50,7 +50,7 @@ def test_a_whole_submission_counts_with_all_its_rollouts() -> None:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=50))
 def test_the_number_of_lines_grows_with_the_logarithm_of_the_refusals(sizes: list[int]) -> None:
-    tally = Tally()
+    tally = RefusalTally()
 
     notices = [n for size in sizes for n in tally.refused_whole(Reason.STALE, "", size)]
 

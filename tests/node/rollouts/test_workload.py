@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.rollouts.workload import Apply, Done, Ending, Forget, GiveBack, Part, Sample, Workload
+from node.rollouts.workload import Apply, LeaseDone, Ending, Forget, GiveBack, LeasePart, SampleParts, Workload
 from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens
@@ -45,8 +45,8 @@ def workload(
     return work
 
 
-def parts_of(job: object) -> tuple[Part, ...]:
-    assert isinstance(job, Sample)
+def parts_of(job: object) -> tuple[LeasePart, ...]:
+    assert isinstance(job, SampleParts)
     return job.parts
 
 
@@ -82,7 +82,7 @@ def test_a_newer_version_is_applied_before_more_is_sampled() -> None:
     assert work.next_job(None, ()) is None
     assert work.next_job(None, [V0]) == Apply(V0)
     assert work.next_job(V0, [V2]) == Apply(V2)
-    assert isinstance(work.next_job(V2, [V2]), Sample)
+    assert isinstance(work.next_job(V2, [V2]), SampleParts)
 
 
 @pytest.mark.parametrize("is_continuous", [False, True])
@@ -97,7 +97,7 @@ def test_a_lease_for_one_version_keeps_the_engine_at_it_until_its_last_verdict(
     assert work.sampled(part)
     assert work.next_job(V1, [V1, V2]) is None
     assert not work.is_kept(V1)
-    assert work.submitted(kept.lease_id, 4) == [Done(kept.lease_id)]
+    assert work.submitted(kept.lease_id, 4) == [LeaseDone(kept.lease_id)]
     assert work.is_kept(V1)
     assert work.next_job(V1, [V1, V2]) == Apply(V2)
 
@@ -179,7 +179,7 @@ def test_what_was_sampled_of_such_a_lease_is_submitted_though_the_engine_went_on
     assert work.sampled(part)
 
     assert work.passed(V2) == []
-    assert work.submitted(kept.lease_id, 4) == [Done(kept.lease_id)]
+    assert work.submitted(kept.lease_id, 4) == [LeaseDone(kept.lease_id)]
 
 
 def test_an_engine_that_comes_back_takes_the_version_that_a_lease_wants() -> None:
@@ -195,7 +195,7 @@ def test_a_version_that_cannot_be_applied_is_not_tried_for_now() -> None:
     work = workload(lease())
     work.refuse_version(V1)
 
-    assert isinstance(work.next_job(V0, [V1]), Sample)
+    assert isinstance(work.next_job(V0, [V1]), SampleParts)
     assert work.next_job(V0, [V2]) == Apply(V2)
 
 
@@ -215,7 +215,7 @@ def test_an_engine_that_died_of_a_version_comes_back_on_the_old_one_and_tries_on
     assert work.next_job(V0, [V0, V1]) == Apply(V1)
     assert work.died_applying(V1)
     assert work.next_job(None, [V0, V1]) == Apply(V0)
-    assert isinstance(work.next_job(V0, [V0, V1]), Sample)
+    assert isinstance(work.next_job(V0, [V0, V1]), SampleParts)
     assert work.next_job(V0, [V0, V1, V2]) == Apply(V2)
 
 
@@ -249,7 +249,7 @@ def test_a_lease_waits_until_its_version_is_applied() -> None:
     work = workload(lease(min_version=1))
 
     assert work.next_job(V0, [V0]) is None
-    assert isinstance(work.next_job(V1, [V1]), Sample)
+    assert isinstance(work.next_job(V1, [V1]), SampleParts)
 
 
 def test_a_large_lease_is_sampled_in_parts_and_small_ones_together() -> None:
@@ -288,7 +288,7 @@ def test_a_lease_is_done_when_all_of_it_was_submitted() -> None:
 
     assert work.submitted("lease-000", 3) == []
     assert work.num_rollouts == 1
-    assert work.submitted("lease-000", 1) == [Done("lease-000")]
+    assert work.submitted("lease-000", 1) == [LeaseDone("lease-000")]
     assert work.num_leases == 0
 
 
@@ -342,7 +342,7 @@ def test_small_groups_do_not_overtake_a_large_one_that_waits_for_room() -> None:
 
 def test_a_newer_version_goes_first_even_while_groups_are_being_sampled() -> None:
     work = workload(lease(), is_continuous=True)
-    assert isinstance(work.next_job(V0, [V0]), Sample)
+    assert isinstance(work.next_job(V0, [V0]), SampleParts)
 
     assert work.next_job(V0, [V0, V1]) == Apply(V1)
 
@@ -390,7 +390,7 @@ class Histories(RuleBasedStateMachine):
         self.open: dict[str, Lease] = {}
         self.ended: Counter[str] = Counter()
         self.asking: list[PolicyVersion] = []
-        self.engine_has: list[tuple[Part, ...]] = []
+        self.engine_has: list[tuple[LeasePart, ...]] = []
         self.unsent: Counter[str] = Counter()
         self.sampled: Counter[tuple[int, int]] = Counter()
 
@@ -398,7 +398,7 @@ class Histories(RuleBasedStateMachine):
         for ending in endings:
             self.ended[ending.lease_id] += 1
             was = self.open.pop(ending.lease_id, None)
-            if isinstance(ending, Done):
+            if isinstance(ending, LeaseDone):
                 assert was is not None
                 for group in was.groups:
                     assert all(self.sampled[group.group_id, s.index] == 1 for s in group.samples)
@@ -460,7 +460,7 @@ class Histories(RuleBasedStateMachine):
             assert job.version == max(held) or (applied is None and job.version in wanted)
             assert applied is None or job.version > applied
             assert applied not in wanted
-        if isinstance(job, Sample):
+        if isinstance(job, SampleParts):
             assert applied is not None
             for part in job.parts:
                 of = self.open[part.lease_id]

@@ -15,19 +15,19 @@ from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.bulk import channel, tls
 from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
-from echo2swarm.network.bulk.dial import Caller, Place, dial, place_of
+from echo2swarm.network.bulk.dial import Caller, TcpAddress, dial, place_of
 from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     PROTOCOL_ID,
-    Ask,
+    DialRequest,
     CallBack,
-    Entrance,
+    DialTarget,
     Obstacle,
-    Offer,
-    Refused,
+    DialInvitation,
+    BulkRefused,
     Reply,
     Request,
 )
@@ -93,9 +93,9 @@ async def ask(network: Network, of: Network, request: Request) -> Reply:
     return reply
 
 
-async def offered(network: Network, of: Network) -> Entrance:
-    reply = await ask(network, of, Ask(ECHO))
-    assert isinstance(reply, Offer)
+async def offered(network: Network, of: Network) -> DialTarget:
+    reply = await ask(network, of, DialRequest(ECHO))
+    assert isinstance(reply, DialInvitation)
     return reply.entrance
 
 
@@ -187,10 +187,10 @@ async def test_more_streams_than_one_peer_may_have_go_over_libp2p() -> None:
 
 async def test_what_is_not_served_is_not_offered() -> None:
     async with pair() as (a, b):
-        refused = Refused(Obstacle.UNKNOWN_PROTOCOL)
+        refused = BulkRefused(Obstacle.UNKNOWN_PROTOCOL)
 
-        assert await ask(a, b, Ask("/test/unknown/1.0.0")) == refused
-        entrance = Entrance(bytes(32), bytes(32), ())
+        assert await ask(a, b, DialRequest("/test/unknown/1.0.0")) == refused
+        entrance = DialTarget(bytes(32), bytes(32), ())
         assert await ask(a, b, CallBack("/test/unknown/1.0.0", entrance)) == refused
 
 
@@ -242,7 +242,7 @@ async def test_who_shows_another_certificate_is_not_shown_the_token() -> None:
 
         reached = await dial(
             [where],
-            Entrance(named, bytes(32), ()),
+            DialTarget(named, bytes(32), ()),
             tls.dialling(),
             trio.CapacityLimiter(1),
             ANYWHERE,
@@ -434,9 +434,9 @@ async def test_closing_leaves_no_socket_whoever_was_in_the_middle_of_what() -> N
 @pytest.mark.parametrize(
     ("address", "place"),
     [
-        ("/ip4/203.0.113.7/tcp/4150", Place("203.0.113.7", 4150)),
-        ("/ip6/2001:db8::1/tcp/1", Place("2001:db8::1", 1)),
-        ("/dns4/example.org/tcp/65535", Place("example.org", 65535)),
+        ("/ip4/203.0.113.7/tcp/4150", TcpAddress("203.0.113.7", 4150)),
+        ("/ip6/2001:db8::1/tcp/1", TcpAddress("2001:db8::1", 1)),
+        ("/dns4/example.org/tcp/65535", TcpAddress("example.org", 65535)),
         ("/ip4/203.0.113.7/udp/4150", None),
         ("/ip4/203.0.113.7/tcp/0", None),
         ("/ip4/203.0.113.7/tcp/65536", None),
@@ -446,5 +446,5 @@ async def test_closing_leaves_no_socket_whoever_was_in_the_middle_of_what() -> N
         ("", None),
     ],
 )
-def test_only_plain_tcp_is_dialled(address: str, place: Place | None) -> None:
+def test_only_plain_tcp_is_dialled(address: str, place: TcpAddress | None) -> None:
     assert place_of(address) == place

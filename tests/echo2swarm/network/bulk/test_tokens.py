@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.bulk.tokens import MAX_TICKETS, MAX_TICKETS_PER_PEER, Tickets
+from echo2swarm.network.bulk.tokens import MAX_TICKETS, MAX_TICKETS_PER_PEER, TokenBook
 from protocols.bulk import TOKEN_LIFE_S
 from protocols.ids import PeerId
 
@@ -13,7 +13,7 @@ def token(number: int) -> bytes:
 
 
 def test_a_token_is_good_once_and_for_whom_it_was_given_to() -> None:
-    tickets: Tickets[str] = Tickets()
+    tickets: TokenBook[str] = TokenBook()
     assert tickets.issue(token(1), A, "p", now_s=0)
     assert tickets.issue(token(2), B, "q", now_s=0)
 
@@ -29,7 +29,7 @@ def test_a_token_is_good_once_and_for_whom_it_was_given_to() -> None:
 
 @given(st.floats(0, 3 * TOKEN_LIFE_S))
 def test_a_token_is_worthless_once_its_life_is_over(after_s: float) -> None:
-    tickets: Tickets[str] = Tickets()
+    tickets: TokenBook[str] = TokenBook()
     tickets.issue(token(1), A, "p", now_s=100)
 
     assert (tickets.redeem(token(1), now_s=100 + after_s) is not None) == (
@@ -39,7 +39,7 @@ def test_a_token_is_worthless_once_its_life_is_over(after_s: float) -> None:
 
 
 def test_a_revoked_token_is_worthless() -> None:
-    tickets: Tickets[str] = Tickets()
+    tickets: TokenBook[str] = TokenBook()
     tickets.issue(token(1), A, "p", now_s=0)
 
     tickets.revoke(token(1))
@@ -49,7 +49,7 @@ def test_a_revoked_token_is_worthless() -> None:
 
 
 def test_one_peer_and_all_together_are_given_so_many_and_more_once_those_expired() -> None:
-    tickets: Tickets[str] = Tickets()
+    tickets: TokenBook[str] = TokenBook()
     given = [tickets.issue(token(i), A, "p", now_s=0) for i in range(MAX_TICKETS_PER_PEER + 1)]
     assert given == [True] * MAX_TICKETS_PER_PEER + [False]
 
@@ -62,7 +62,7 @@ def test_one_peer_and_all_together_are_given_so_many_and_more_once_those_expired
 
 
 def test_many_who_ask_for_tokens_keep_nobody_from_having_one() -> None:
-    tickets: Tickets[str] = Tickets()
+    tickets: TokenBook[str] = TokenBook()
     for i in range(MAX_TICKETS):
         assert tickets.issue(token(i), PeerId(f"asker-{i // MAX_TICKETS_PER_PEER}"), "p", now_s=0)
 

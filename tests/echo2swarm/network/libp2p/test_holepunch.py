@@ -20,15 +20,15 @@ from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
-    Accept,
-    Ask,
+    PunchAccept,
+    PunchRequest,
     AskReply,
-    Declined,
-    Fault,
-    Go,
-    Invite,
+    PunchDeclined,
+    PunchFault,
+    PunchGo,
+    PunchInvite,
     InviteReply,
-    Place,
+    TcpEndpoint,
 )
 from tests.contracts.network_worlds import eventually
 
@@ -42,7 +42,7 @@ def identity_of(number: int) -> Identity:
 
 GO_BETWEEN = identity_of(1).peer
 STRANGER = identity_of(9).peer
-DEAD = Place("127.0.0.1", 1024)
+DEAD = TcpEndpoint("127.0.0.1", 1024)
 
 
 @asynccontextmanager
@@ -201,17 +201,17 @@ async def test_a_peer_that_can_not_be_met_is_not_asked_for_again_at_once() -> No
 async def test_who_asks_too_often_is_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(holepunch_coordinator, "BURST", 2)
     async with go_between() as r, hidden(2, r) as a:
-        ask = encode(Ask(identity_of(7).peer, 5000), max_bytes=MAX_BYTES)
+        ask = encode(PunchRequest(identity_of(7).peer, 5000), max_bytes=MAX_BYTES)
 
-        async def fault() -> Fault:
+        async def fault() -> PunchFault:
             data = await call(
                 a, r.peer, ASK_PROTOCOL_ID, ask, max_reply_bytes=MAX_BYTES, timeout_s=60
             )
             reply: AskReply = decode(data, AskReply, max_bytes=MAX_BYTES)
-            assert isinstance(reply, Declined)
+            assert isinstance(reply, PunchDeclined)
             return reply.fault
 
-        assert [await fault() for _ in range(3)] == [Fault.NOT_HERE, Fault.NOT_HERE, Fault.BUSY]
+        assert [await fault() for _ in range(3)] == [PunchFault.NOT_HERE, PunchFault.NOT_HERE, PunchFault.BUSY]
 
 
 async def test_a_go_between_survives_nonsense() -> None:
@@ -219,8 +219,8 @@ async def test_a_go_between_survives_nonsense() -> None:
         for request in (
             b"",
             b"\xff" * 100,
-            encode(Ask("not a peer", 5000), max_bytes=MAX_BYTES),
-            encode(Ask(a.peer, 5000), max_bytes=MAX_BYTES),
+            encode(PunchRequest("not a peer", 5000), max_bytes=MAX_BYTES),
+            encode(PunchRequest(a.peer, 5000), max_bytes=MAX_BYTES),
         ):
             with pytest.raises(NetworkError):
                 await call(a, r.peer, ASK_PROTOCOL_ID, request, max_reply_bytes=99, timeout_s=60)
@@ -243,7 +243,7 @@ async def impostor(play: Play) -> AsyncIterator[Network]:
 async def test_a_go_between_that_names_forbidden_places_is_not_obeyed() -> None:
     async def mislead(stream: Stream) -> None:
         await stream.receive()
-        await stream.send(encode(Go(("/ip4/127.0.0.1/tcp/22",)), max_bytes=MAX_BYTES))
+        await stream.send(encode(PunchGo(("/ip4/127.0.0.1/tcp/22",)), max_bytes=MAX_BYTES))
 
     async with impostor(mislead) as r, hidden(2, r) as a:
         with pytest.raises(NetworkError, match="no place to meet"):
@@ -258,7 +258,7 @@ async def test_who_answers_at_the_place_must_be_the_one_we_asked_for(
 
         async def mislead(stream: Stream) -> None:
             await stream.receive()
-            await stream.send(encode(Go((place,)), max_bytes=MAX_BYTES))
+            await stream.send(encode(PunchGo((place,)), max_bytes=MAX_BYTES))
 
         async with impostor(mislead) as r, hidden(2, r) as a:
             absent = PeerInfo(peer=identity_of(3).peer, addresses=())
@@ -285,16 +285,16 @@ async def test_a_silent_go_between_costs_the_time_that_was_given_and_no_more() -
 async def test_an_invitation_that_comes_to_nothing_leaves_the_invited_free() -> None:
     async def invite(network: Network, to: PeerId) -> InviteReply:
         async with network.open_stream(to, INVITE_PROTOCOL_ID, max_frame_bytes=MAX_BYTES) as stream:
-            await stream.send(encode(Invite(identity_of(7).peer), max_bytes=MAX_BYTES))
+            await stream.send(encode(PunchInvite(identity_of(7).peer), max_bytes=MAX_BYTES))
             reply: InviteReply = decode(await stream.receive(), InviteReply, max_bytes=MAX_BYTES)
             return reply
 
     async with go_between() as r, hidden(2, r) as a, hidden(3, r) as b:
         for _ in range(2 * holepunch.MAX_MEETINGS):
             # The stream ends before the word to go: the invited gives up.
-            assert isinstance(await invite(r, b.peer), Accept | Declined)
+            assert isinstance(await invite(r, b.peer), PunchAccept | PunchDeclined)
         with trio.fail_after(60):
-            while not isinstance(await invite(r, b.peer), Accept):  # noqa: ASYNC110
+            while not isinstance(await invite(r, b.peer), PunchAccept):  # noqa: ASYNC110
                 await trio.sleep(0.1)
 
         await a.connect(nowhere(b))
@@ -305,7 +305,7 @@ async def test_closing_amid_a_meeting_leaves_nothing() -> None:
 
     async def mislead(stream: Stream) -> None:
         await stream.receive()
-        await stream.send(encode(Go((str(DEAD),)), max_bytes=MAX_BYTES))
+        await stream.send(encode(PunchGo((str(DEAD),)), max_bytes=MAX_BYTES))
         is_sent.set()
 
     async def connect() -> None:

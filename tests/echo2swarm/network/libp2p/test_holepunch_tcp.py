@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from echo2swarm.network.libp2p.holepunch_tcp import Puncher, share_port
-from protocols.holepunch import Place
+from protocols.holepunch import TcpEndpoint
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def puncher(nursery: trio.Nursery) -> Puncher:
 
 
 @asynccontextmanager
-async def line_from_shared_port() -> AsyncIterator[Place]:
+async def line_from_shared_port() -> AsyncIterator[TcpEndpoint]:
     """Keep a connection open whose port may be shared, as those to a go-between are."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
@@ -26,7 +26,7 @@ async def line_from_shared_port() -> AsyncIterator[Place]:
         await sock.bind(("127.0.0.1", 0))
         await sock.connect(listener.socket.getsockname())
         async with trio.SocketStream(sock):
-            yield Place(*sock.getsockname())
+            yield TcpEndpoint(*sock.getsockname())
 
 
 async def test_both_ends_get_the_same_connection(puncher: Puncher) -> None:
@@ -59,7 +59,7 @@ async def test_the_other_end_may_come_later(puncher: Puncher) -> None:
 
 async def test_one_wrong_place_does_no_harm(puncher: Puncher) -> None:
     async with line_from_shared_port() as a, line_from_shared_port() as b:
-        nowhere = Place("127.0.0.1", 1)
+        nowhere = TcpEndpoint("127.0.0.1", 1)
         async with (
             puncher.connections(a, [nowhere, b], retry_s=0.02) as at_a,
             puncher.connections(b, [nowhere, a], retry_s=0.03),
@@ -96,7 +96,7 @@ async def test_a_router_may_use_another_port_than_the_one_that_was_seen(puncher:
     async with (
         line_from_shared_port() as a,
         line_from_shared_port() as b,
-        puncher.connections(a, [Place(b.host, 1024)], retry_s=0.02) as at_a,
+        puncher.connections(a, [TcpEndpoint(b.host, 1024)], retry_s=0.02) as at_a,
         puncher.connections(b, [a], retry_s=0.02),
     ):
         with trio.fail_after(60):
@@ -107,7 +107,7 @@ async def test_a_router_may_use_another_port_than_the_one_that_was_seen(puncher:
 async def test_a_stranger_who_comes_meanwhile_is_not_let_in(puncher: Puncher) -> None:
     async with (
         line_from_shared_port() as a,
-        puncher.connections(a, [Place("127.0.0.9", 1)], retry_s=0.02) as at_a,
+        puncher.connections(a, [TcpEndpoint("127.0.0.9", 1)], retry_s=0.02) as at_a,
     ):
         with trio.fail_after(60):
             stream = await trio.open_tcp_stream(a.host, a.port)
@@ -144,7 +144,7 @@ async def test_a_port_that_is_not_shared_is_an_error_at_once(puncher: Puncher) -
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="in use"):
-            async with puncher.connections(Place(*taken.getsockname()), [], retry_s=0.02):
+            async with puncher.connections(TcpEndpoint(*taken.getsockname()), [], retry_s=0.02):
                 pytest.fail("not reached")
 
 

@@ -424,7 +424,7 @@ async def test_a_node_that_knows_only_another_node_finds_the_learner() -> None:
                 usd_per_hour=0.0,
                 software="",
             )
-            return advert.write(said, identity.key)
+            return advert.sign_advert(said, identity.key)
 
         return Discovery(
             network,

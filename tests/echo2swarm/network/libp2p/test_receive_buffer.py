@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.libp2p.receive_buffer import Inbox
+from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(4000, 4200), st.just(20_000))
 
@@ -19,7 +19,7 @@ def test_bytes_are_taken_in_the_order_in_which_they_came(
 ) -> None:
     rng = random.Random(0)
     buffer = bytearray(b"first")
-    inbox, expected, taken = Inbox(buffer), b"first", b""
+    inbox, expected, taken = ReceiveBuffer(buffer), b"first", b""
     for size, around, is_from_library in pieces:
         message = rng.randbytes(size + around)
         expected += message[around:]
@@ -37,7 +37,7 @@ def test_bytes_are_taken_in_the_order_in_which_they_came(
 
 
 def test_small_parts_do_not_keep_large_messages() -> None:
-    inbox = Inbox(bytearray())
+    inbox = ReceiveBuffer(bytearray())
     for size in (1, 5000):
         inbox.add(bytes(65_519), 0, size)
         inbox.add(bytes(65_519), 0, size)
@@ -46,7 +46,7 @@ def test_small_parts_do_not_keep_large_messages() -> None:
 
 
 def test_what_is_cleared_is_gone() -> None:
-    inbox = Inbox(bytearray(b"here"))
+    inbox = ReceiveBuffer(bytearray(b"here"))
     inbox.add(bytes(10_000), 0, 10_000)
     inbox.clear()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from echo2swarm.scheduling.capacity import (
     Delays,
-    Workload,
+    LearnerLoad,
     forecast,
     min_staleness,
     paper_rollouts_per_s,
@@ -47,9 +47,9 @@ def setups(draw: st.DrawFn) -> tuple[Setup, float]:
     return replace(setup, pause_s=setup.broadcast_s * draw(st.sampled_from([0, 0, 0.5, 1]))), work_s
 
 
-def described(setup: Setup, work_s: float) -> tuple[Workload, Delays, float]:
+def described(setup: Setup, work_s: float) -> tuple[LearnerLoad, Delays, float]:
     """The same in the words of the formulas."""
-    workload = Workload(
+    workload = LearnerLoad(
         rollouts_per_step=setup.per_step,
         train_s=setup.train_s,
         max_staleness=setup.bound,
@@ -176,7 +176,7 @@ def test_the_share_that_is_late_is_what_a_clock_counts(
     bound: int, every: int, train_s: float, broadcast_s: float, times_s: list[float]
 ) -> None:
     assume(every <= bound + 1)
-    workload = Workload(
+    workload = LearnerLoad(
         rollouts_per_step=8, train_s=train_s, max_staleness=bound, publish_every=every
     )
     delays = Delays(broadcast_s=broadcast_s, rollout_s=max(times_s), rollout_times_s=tuple(times_s))

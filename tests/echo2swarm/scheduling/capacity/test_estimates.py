@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.capacity import Estimate, RecentValues, percentile_95, prior
+from echo2swarm.scheduling.capacity import RunningEstimate, RecentValues, percentile_95, prior
 
 
 def recent(*values: float, window_s: float = 100.0) -> RecentValues:
@@ -19,7 +19,7 @@ def recent(*values: float, window_s: float = 100.0) -> RecentValues:
 def test_an_estimate_says_how_many_measurements_it_rests_on() -> None:
     found = recent(*range(100)).estimate(99.0)
 
-    assert found == Estimate(p50=49.5, p95=95, num_samples=100)
+    assert found == RunningEstimate(p50=49.5, p95=95, num_samples=100)
     assert not found.is_prior
 
 
@@ -33,11 +33,11 @@ def test_what_is_older_than_the_window_does_not_count() -> None:
     window = recent(1, 2, 3)
     window.add(10, 150.0)
 
-    assert window.estimate(150.0) == Estimate(p50=10, p95=10, num_samples=1)
+    assert window.estimate(150.0) == RunningEstimate(p50=10, p95=10, num_samples=1)
 
 
 def test_the_last_measurement_stands_however_old_it_is() -> None:
-    assert recent(1, 2, 3).estimate(1e6) == Estimate(p50=3, p95=3, num_samples=1)
+    assert recent(1, 2, 3).estimate(1e6) == RunningEstimate(p50=3, p95=3, num_samples=1)
 
 
 @pytest.mark.parametrize("bad", [nan, inf, -inf, -0.1])
@@ -95,19 +95,19 @@ def test_whatever_is_measured_whenever_the_estimate_is_one(
 
 
 def test_a_prior_is_marked_as_one() -> None:
-    assert prior(2.0) == Estimate(p50=2, p95=2, num_samples=0, is_prior=True)
+    assert prior(2.0) == RunningEstimate(p50=2, p95=2, num_samples=0, is_prior=True)
     assert prior(2.0, p95=3.0).p95 == 3
 
 
 @pytest.mark.parametrize(("p50", "p95"), [(nan, 1), (1, nan), (2, 1), (-1, 1), (1, inf)])
 def test_quantiles_that_are_none_are_refused(p50: float, p95: float) -> None:
     with pytest.raises(ValueError, match="quantiles"):
-        Estimate(p50=p50, p95=p95, num_samples=1)
+        RunningEstimate(p50=p50, p95=p95, num_samples=1)
 
 
 @given(st.floats(0.01, 100), st.floats(1, 10))
 def test_the_spread_has_the_quantiles_that_were_measured(p50: float, ratio: float) -> None:
-    values = Estimate(p50=p50, p95=p50 * ratio, num_samples=9).quantiles(1000)
+    values = RunningEstimate(p50=p50, p95=p50 * ratio, num_samples=9).quantiles(1000)
 
     assert isclose(values[499], p50, rel_tol=0.01)
     assert isclose(values[949], p50 * ratio, rel_tol=0.02)
@@ -115,9 +115,9 @@ def test_the_spread_has_the_quantiles_that_were_measured(p50: float, ratio: floa
 
 
 def test_without_spread_all_values_are_the_same() -> None:
-    assert Estimate(p50=0, p95=3, num_samples=1).quantiles(3) == (0, 0, 0)
-    assert Estimate(p50=2, p95=2, num_samples=1).quantiles(3) == (2, 2, 2)
+    assert RunningEstimate(p50=0, p95=3, num_samples=1).quantiles(3) == (0, 0, 0)
+    assert RunningEstimate(p50=2, p95=2, num_samples=1).quantiles(3) == (2, 2, 2)
 
 
 def test_an_estimate_of_times_that_all_vanish_is_fine() -> None:
-    assert recent(0, 0).estimate(1.0) == Estimate(p50=0, p95=0, num_samples=2)
+    assert recent(0, 0).estimate(1.0) == RunningEstimate(p50=0, p95=0, num_samples=2)

@@ -1,13 +1,13 @@
 """A forecast in words says what binds and what would help."""
 
-from echo2swarm.scheduling.capacity import Delays, Workload, explain, forecast
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, explain_pace, forecast
 
 
 def said(*, bound: int = 2, broadcast_s: float = 1.0, rollouts_per_s: float = 12.8) -> str:
-    work = Workload(rollouts_per_step=128, train_s=10, max_staleness=bound)
+    work = LearnerLoad(rollouts_per_step=128, train_s=10, max_staleness=bound)
     wait = Delays(broadcast_s=broadcast_s, rollout_s=2)
     found = forecast(work, wait, rollouts_per_s=rollouts_per_s)
-    return explain(found, work, wait, rollouts_per_s=rollouts_per_s)
+    return explain_pace(found, work, wait, rollouts_per_s=rollouts_per_s)
 
 
 def test_a_busy_learner() -> None:

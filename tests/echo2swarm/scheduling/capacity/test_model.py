@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.scheduling.capacity import (
-    Binds,
+    BindingLimit,
     Delays,
-    Workload,
+    LearnerLoad,
     forecast,
     max_publish_every,
     min_staleness,
@@ -22,8 +22,8 @@ from echo2swarm.scheduling.capacity import (
 times = st.floats(0, 100)
 
 
-def workload(*, bound: int = 2, every: int = 1, train_s: float = 10.0) -> Workload:
-    return Workload(
+def workload(*, bound: int = 2, every: int = 1, train_s: float = 10.0) -> LearnerLoad:
+    return LearnerLoad(
         rollouts_per_step=128, train_s=train_s, max_staleness=bound, publish_every=every
     )
 
@@ -88,7 +88,7 @@ def test_the_smallest_bound_covers_the_delays_in_whole_steps(
 
 
 def test_the_delays_that_just_fit_fit_in_spite_of_rounding() -> None:
-    work = Workload(rollouts_per_step=8, train_s=0.1, max_staleness=9)
+    work = LearnerLoad(rollouts_per_step=8, train_s=0.1, max_staleness=9)
 
     assert min_staleness(work, delays(broadcast_s=0.1, rollout_s=0.2)) == 4
 
@@ -128,7 +128,7 @@ def test_on_policy_every_part_of_a_step_follows_the_other() -> None:
 
     assert found.period_s == 10 + 3 + 2 + 5
     assert found.utilisation == 0.5
-    assert found.binds is Binds.LATENCY
+    assert found.binds is BindingLimit.LATENCY
     assert found.required_rollouts_per_s == inf
 
 
@@ -136,7 +136,7 @@ def test_a_short_supply_sets_the_pace() -> None:
     found = forecast(workload(), delays(broadcast_s=1, rollout_s=1), rollouts_per_s=6.4)
 
     assert found.period_s == 20
-    assert found.binds is Binds.SUPPLY
+    assert found.binds is BindingLimit.SUPPLY
     assert found.supply_slack == -0.5
     assert found.idle_share == 0
 
@@ -145,7 +145,7 @@ def test_what_nobody_needs_is_idle() -> None:
     found = forecast(workload(), delays(broadcast_s=1, rollout_s=1), rollouts_per_s=12.8 * 1.5)
 
     assert found.utilisation == 1
-    assert found.binds is Binds.LEARNER
+    assert found.binds is BindingLimit.LEARNER
     assert isclose(found.supply_slack, 0.5)
     assert isclose(found.idle_share, 1 / 3)
 
@@ -156,8 +156,8 @@ def test_latency_slack_is_how_much_longer_a_broadcast_may_take() -> None:
 
     longer = delays(broadcast_s=2 + found.latency_slack_s, rollout_s=1)
     too_long = delays(broadcast_s=2.1 + found.latency_slack_s, rollout_s=1)
-    assert forecast(work, longer, rollouts_per_s=12.8).binds is Binds.LEARNER
-    assert forecast(work, too_long, rollouts_per_s=12.8).binds is Binds.LATENCY
+    assert forecast(work, longer, rollouts_per_s=12.8).binds is BindingLimit.LEARNER
+    assert forecast(work, too_long, rollouts_per_s=12.8).binds is BindingLimit.LATENCY
 
 
 def test_rollouts_that_begin_at_once_finish_sooner_than_one_after_the_other() -> None:
@@ -173,18 +173,18 @@ def test_rollouts_that_begin_at_once_finish_sooner_than_one_after_the_other() ->
 
 
 def test_time_of_its_own_between_updates_is_no_use_to_the_learner() -> None:
-    work = Workload(rollouts_per_step=128, train_s=8, overhead_s=2, max_staleness=2)
+    work = LearnerLoad(rollouts_per_step=128, train_s=8, overhead_s=2, max_staleness=2)
     found = forecast(work, delays(), rollouts_per_s=1000)
 
     assert found.period_s == 10
     assert found.utilisation == 0.8
-    assert found.binds is Binds.LEARNER
+    assert found.binds is BindingLimit.LEARNER
 
 
 def test_without_supply_nothing_happens() -> None:
     found = forecast(workload(), delays(broadcast_s=1), rollouts_per_s=0)
 
-    assert (found.period_s, found.utilisation, found.binds) == (inf, 0, Binds.SUPPLY)
+    assert (found.period_s, found.utilisation, found.binds) == (inf, 0, BindingLimit.SUPPLY)
     assert forecast(workload(), delays(), rollouts_per_s=5e-324).period_s == inf
 
 
@@ -233,7 +233,7 @@ def test_nonsense_is_refused_and_never_divided_by(
     supply: float,
 ) -> None:
     try:
-        work = Workload(
+        work = LearnerLoad(
             rollouts_per_step=count, train_s=train_s, max_staleness=steps[0], publish_every=steps[1]
         )
         wait = Delays(broadcast_s=seconds[0], rollout_s=seconds[1], occupied_s=seconds[2])

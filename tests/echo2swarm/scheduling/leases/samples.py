@@ -1,7 +1,7 @@
 """Prompts, rules and rollouts for tests of the learner's cores."""
 
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
-from echo2swarm.scheduling.leases.lease_rules import Ask, DispatchRules
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import Lease
@@ -52,8 +52,8 @@ def ask(
     version: int = 0,
     max_completions: int = 1000,
     session_id: str = "session-1",
-) -> Ask:
-    return Ask(
+) -> WorkRequest:
+    return WorkRequest(
         peer=peer,
         session_id=session_id,
         applied_version=PolicyVersion(version),

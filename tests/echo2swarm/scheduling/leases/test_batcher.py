@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.leases.batcher import Batch, form
+from echo2swarm.scheduling.leases.batcher import TrainingBatch, form
 from echo2swarm.scheduling.leases.groups import CompleteGroup
 from protocols.ids import GroupId
 from tests.echo2swarm.scheduling.leases.samples import accepted
@@ -54,14 +54,14 @@ def test_a_group_of_a_later_version_waits() -> None:
 
 
 def test_a_batch_counts_its_staleness() -> None:
-    batch = Batch(step=5, groups=(group(0, 5, 4), group(1, 4, 3)))
+    batch = TrainingBatch(step=5, groups=(group(0, 5, 4), group(1, 4, 3)))
 
     assert batch.staleness() == {0: 1, 1: 2, 2: 1}
 
 
 @pytest.mark.parametrize("version", [2, 6])
 def test_using_a_batch_outside_the_bound_is_an_error(version: int) -> None:
-    batch = Batch(step=5, groups=(group(0, 5, version),))
+    batch = TrainingBatch(step=5, groups=(group(0, 5, version),))
 
     with pytest.raises(AssertionError, match=f"version {version}"):
         batch.assert_fresh(max_staleness=2)

@@ -11,7 +11,7 @@ from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
 from echo2swarm.scheduling.leases.open_group import Dropped
-from echo2swarm.scheduling.staleness import Freshness, judge
+from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
@@ -343,7 +343,7 @@ class Accounting(RuleBasedStateMachine):
             self.dispatch.settle(lease, key, self.now_s)
             return
         version = max(lease.min_version, self.newest - lag)
-        fresh = judge(version=version, step=self.dispatch.next_step, max_staleness=1)
+        fresh = judge_staleness(version=version, step=self.dispatch.next_step, max_staleness=1)
         if is_good and fresh is Freshness.ADMIT:
             self.dispatch.begin_judging(lease, key)
             self.dispatch.accept(lease, key, accepted(version=version), self.now_s)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.leases.node_pace import MAX_PACES, Pace, PaceBook
+from echo2swarm.scheduling.leases.node_pace import MAX_PACES, NodePace, PaceBook
 from protocols.ids import PeerId
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 
 times = st.floats(0.01, 1e4)
 
 
-def pace(*leases: tuple[int, float]) -> Pace:
-    made = Pace()
+def pace(*leases: tuple[int, float]) -> NodePace:
+    made = NodePace()
     for num_in_hand, took_s in leases:
         made.add(num_in_hand, took_s)
     return made
@@ -65,7 +65,7 @@ def test_what_is_said_to_be_done_in_time_is_expected_to_be(
 
 def test_few_leases_take_longer_than_expected_of_a_node_that_varies() -> None:
     rng = random.Random(1)
-    found, late = Pace(), 0
+    found, late = NodePace(), 0
     for i in range(400):
         took_s = 4 * rng.lognormvariate(0, 0.4)
         late += i >= 20 and took_s > found.slow_s(4)

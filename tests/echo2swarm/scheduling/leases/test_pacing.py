@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.pacing_swarm import PacingSwarm, SimNode, pacing_rules
-from echo2swarm.scheduling.capacity import Delays, Workload, forecast
+from echo2swarm.scheduling.capacity import Delays, LearnerLoad, forecast
 
 TRAIN_S = 1.0
 NEEDED_PER_S = 24.0
@@ -246,7 +246,7 @@ def test_the_learner_is_as_busy_as_the_capacity_model_says(
     run = swarm(*alike(4, supply, broadcast_s=broadcast_s), max_staleness=max_staleness)
     run.run(60)
     per_s = supply * NEEDED_PER_S
-    workload = Workload(rollouts_per_step=24, train_s=TRAIN_S, max_staleness=max_staleness)
+    workload = LearnerLoad(rollouts_per_step=24, train_s=TRAIN_S, max_staleness=max_staleness)
     delays = Delays(broadcast_s=broadcast_s, rollout_s=4 * 4 / per_s)
     expected = forecast(workload, delays, rollouts_per_s=per_s)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.zero_signal_groups import EqualGroups, is_equal
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups, is_equal
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules
@@ -143,7 +143,7 @@ def test_more_groups_are_opened_where_fewer_are_used() -> None:
 def test_never_more_than_the_bound_is_replaced_and_the_expectation_is_within_it(
     signals: list[bool], max_per_step: int, groups_per_step: int
 ) -> None:
-    equal = EqualGroups(max_per_step=max_per_step, groups_per_step=groups_per_step)
+    equal = ZeroSignalGroups(max_per_step=max_per_step, groups_per_step=groups_per_step)
     for has_signal in signals:
         rollouts = (accepted(reward=0.0), accepted(reward=float(has_signal)))
         group = CompleteGroup(group_id=GroupId(0), prompt_tokens=b"", rollouts=rollouts)

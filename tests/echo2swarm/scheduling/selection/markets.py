@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import product
 from math import ceil, inf, sqrt
 
-from echo2swarm.scheduling.capacity import Workload
-from echo2swarm.scheduling.selection import Limits, Need, Offer
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer
 
 SLACK = 1.15
 
 
-def offer(key: str, usd: float, rate: float | None = 1.0, **fields: object) -> Offer:
-    return Offer(
+def offer(key: str, usd: float, rate: float | None = 1.0, **fields: object) -> NodeOffer:
+    return NodeOffer(
         key=key,
         usd_per_hour=usd,
         rollouts_per_s=rate,
@@ -24,7 +24,7 @@ def offer(key: str, usd: float, rate: float | None = 1.0, **fields: object) -> O
 def need(per_s: float = 1.0, **fields: object) -> Need:
     """Return a need of ``per_s`` as long as broadcasts take under 80 s."""
     plain = Need(
-        workload=Workload(rollouts_per_step=round(100 * per_s), train_s=100.0, max_staleness=2),
+        workload=LearnerLoad(rollouts_per_step=round(100 * per_s), train_s=100.0, max_staleness=2),
         rollout_s=20.0,
         headroom=0.0,
         z=0.0,
@@ -32,7 +32,7 @@ def need(per_s: float = 1.0, **fields: object) -> Need:
     return replace(plain, **fields)  # type: ignore[arg-type]
 
 
-def broadcast_s(offers: Sequence[Offer], counts: Sequence[int], need: Need) -> float:
+def broadcast_s(offers: Sequence[NodeOffer], counts: Sequence[int], need: Need) -> float:
     """Return B of a set, by the bound's three terms; loads must be the same."""
     taken = [(o, n) for o, n in zip(offers, counts, strict=True) if n]
     up = need.source_bytes_per_s
@@ -45,7 +45,7 @@ def broadcast_s(offers: Sequence[Offer], counts: Sequence[int], need: Need) -> f
     return taken[0][0].load_s + SLACK * least_s
 
 
-def suffices(offers: Sequence[Offer], counts: Sequence[int], need: Need) -> bool:
+def suffices(offers: Sequence[NodeOffer], counts: Sequence[int], need: Need) -> bool:
     if not any(counts):
         return False
     load = need.workload
@@ -62,7 +62,7 @@ def suffices(offers: Sequence[Offer], counts: Sequence[int], need: Need) -> bool
     return mean - need.z * sqrt(var) >= (1 + need.headroom) * load.rollouts_per_step / within_s
 
 
-def is_allowed(offers: Sequence[Offer], counts: Sequence[int], limits: Limits) -> bool:
+def is_allowed(offers: Sequence[NodeOffer], counts: Sequence[int], limits: Limits) -> bool:
     usd = sum(n * o.usd_per_hour for o, n in zip(offers, counts, strict=True))
     dearest = max((o.usd_per_hour for o, n in zip(offers, counts, strict=True) if n), default=0.0)
     return (
@@ -73,7 +73,7 @@ def is_allowed(offers: Sequence[Offer], counts: Sequence[int], limits: Limits) -
     )
 
 
-def cheapest(offers: Sequence[Offer], need: Need, limits: Limits) -> float:
+def cheapest(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> float:
     """Return what the cheapest set costs, of all there are; infinite if none suffices."""
     best = inf
     for counts in product(*(range(o.count + 1) for o in offers)):
@@ -85,7 +85,7 @@ def cheapest(offers: Sequence[Offer], need: Need, limits: Limits) -> float:
 
 def random_case(
     seed: int, *, max_offers: int = 12, max_count: int = 1
-) -> tuple[list[Offer], Need, Limits]:
+) -> tuple[list[NodeOffer], Need, Limits]:
     """Return a market in which each condition binds now and then."""
     rng = random.Random(seed)
     train_s, staleness = rng.uniform(5, 20), rng.randint(1, 4)
@@ -107,7 +107,7 @@ def random_case(
         )
     total = sum(o.count * (o.rollouts_per_s or 0.0) for o in offers)
     wanted = Need(
-        workload=Workload(
+        workload=LearnerLoad(
             rollouts_per_step=max(1, ceil(total * train_s * rng.uniform(0.1, 0.9))),
             train_s=train_s,
             max_staleness=staleness,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
-from echo2swarm.scheduling.selection import Need, Offer
+from echo2swarm.scheduling.selection import Need, NodeOffer
 from echo2swarm.scheduling.selection.broadcast_cost import LinkModel, alone_s
 from echo2swarm.scheduling.selection.variables import Floats, fill_links, market_of
 from echo2swarm.scheduling.selection.offers import Limits
@@ -16,7 +16,7 @@ PAYLOAD = 1e8
 RATES = st.floats(1e5, 1e9)
 
 
-def links_of(offers: list[Offer], source: float) -> LinkModel:
+def links_of(offers: list[NodeOffer], source: float) -> LinkModel:
     found = LinkModel.of(offers, wanted(source))
     assert found is not None
     return found
@@ -26,7 +26,7 @@ def wanted(source: float) -> Need:
     return need(payload_bytes=PAYLOAD, source_bytes_per_s=source)
 
 
-def all_of(offers: list[Offer]) -> Floats:
+def all_of(offers: list[NodeOffer]) -> Floats:
     return np.array([float(o.count) for o in offers])
 
 

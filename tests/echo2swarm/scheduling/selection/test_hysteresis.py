@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.scheduling.selection import Effort, Limits, Offer, Selection
+from echo2swarm.scheduling.selection import Effort, Limits, NodeOffer, Selection
 from echo2swarm.scheduling.selection import select
 from tests.echo2swarm.scheduling.selection.markets import need, offer
 
@@ -13,7 +13,7 @@ EFFORTS = pytest.mark.parametrize("effort", list(Effort))
 WANTED = need(10.0, headroom=0.1)
 
 
-def working(offers: list[Offer], *keys: str) -> list[Offer]:
+def working(offers: list[NodeOffer], *keys: str) -> list[NodeOffer]:
     return [replace(o, num_active=int(o.key in keys)) for o in offers]
 
 

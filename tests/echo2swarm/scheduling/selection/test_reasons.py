@@ -2,11 +2,11 @@
 
 from echo2swarm.text.format import printable
 from echo2swarm.scheduling.selection import reasons
-from echo2swarm.scheduling.selection.offers import Limits, Offer
+from echo2swarm.scheduling.selection.offers import Limits, NodeOffer
 
 
-def offer(usd_per_hour: float = 0.9) -> Offer:
-    return Offer(key="a", rollouts_per_s=478.0, usd_per_hour=usd_per_hour)
+def offer(usd_per_hour: float = 0.9) -> NodeOffer:
+    return NodeOffer(key="a", rollouts_per_s=478.0, usd_per_hour=usd_per_hour)
 
 
 def test_rates_are_numbers_that_people_read() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.capacity import Workload
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Offer
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer
 from echo2swarm.scheduling.selection import select
 from echo2swarm.scheduling.selection.reasons import MAX_CHARS
 from tests.echo2swarm.scheduling.selection.markets import (
@@ -26,7 +26,7 @@ EFFORTS = pytest.mark.parametrize("effort", list(Effort))
 
 
 def chosen(
-    offers: list[Offer],
+    offers: list[NodeOffer],
     need: Need | None,
     limits: Limits = NO_LIMITS,
     *,
@@ -230,7 +230,7 @@ def test_of_what_is_not_enough_the_most_that_the_limits_allow_works() -> None:
 
 
 def test_a_slow_link_does_not_matter_where_the_learner_waits_anyway() -> None:
-    workload = Workload(rollouts_per_step=100, train_s=1.0, max_staleness=1)
+    workload = LearnerLoad(rollouts_per_step=100, train_s=1.0, max_staleness=1)
     wanted = Need(workload=workload, rollout_s=0.1, payload_bytes=1e6, source_bytes_per_s=1e6)
     offers = [
         offer("a", 1.0, 1.0, upload_bytes_per_s=1e6, download_bytes_per_s=1e6),
@@ -244,7 +244,7 @@ def test_a_slow_link_does_not_matter_where_the_learner_waits_anyway() -> None:
 
 
 def test_on_policy_training_takes_whatever_there_is() -> None:
-    workload = Workload(rollouts_per_step=10, train_s=10.0, max_staleness=0)
+    workload = LearnerLoad(rollouts_per_step=10, train_s=10.0, max_staleness=0)
     wanted = need(workload=workload, rollout_s=2.0)
     found = select([offer("a", 1.0), offer("b", 2.0)], wanted)
 

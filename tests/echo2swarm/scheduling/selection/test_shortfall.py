@@ -5,15 +5,15 @@ from math import inf
 
 import pytest
 
-from echo2swarm.scheduling.capacity import Workload
-from echo2swarm.scheduling.selection import Limits, Need, Offer, Shortfall
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, Shortfall
 from echo2swarm.scheduling.selection import select
 from tests.echo2swarm.scheduling.selection.markets import need, offer, random_case
 
 OFFERS = [offer(f"n{i}", 1.0 + i, 2.0) for i in range(6)]
 
 
-def shortfall(offers: list[Offer], wanted: Need, limits: Limits = Limits()) -> Shortfall:  # noqa: B008
+def shortfall(offers: list[NodeOffer], wanted: Need, limits: Limits = Limits()) -> Shortfall:  # noqa: B008
     found = select(offers, wanted, limits)
     assert found.shortfall is not None
     return found.shortfall
@@ -74,7 +74,7 @@ def test_every_wish_does_when_it_is_granted(seed: int) -> None:
 
 
 def test_the_demand_of_a_bound_that_is_nearly_too_small_is_finite() -> None:
-    workload = Workload(rollouts_per_step=100, train_s=10.0, max_staleness=1)
+    workload = LearnerLoad(rollouts_per_step=100, train_s=10.0, max_staleness=1)
     found = select(OFFERS, Need(workload=workload, rollout_s=9.0))
 
     assert found.needed_rollouts_per_s == pytest.approx(110.0)

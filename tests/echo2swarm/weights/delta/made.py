@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-from echo2swarm.weights.delta.compute import diff, merge, patch
+from echo2swarm.weights.delta.compute import diff, compose, patch
 
 BASE = b"b" * 32
 NEXT = b"n" * 32
@@ -66,7 +66,7 @@ def make_delta(
 
 
 def merge_deltas(target: Path, first: Path, second: Path, *, max_bytes: int = 10**9) -> Path:
-    for _ in merge(first, second, target, max_bytes=max_bytes):
+    for _ in compose(first, second, target, max_bytes=max_bytes):
         pass
     return target
 

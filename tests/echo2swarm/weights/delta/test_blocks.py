@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from echo2swarm.weights.delta.blocks import (
     Change,
     Dense,
-    Kind,
+    BlockKind,
     Sparse,
     apply,
     change_between,
-    decode,
-    encode,
+    decode_block,
+    encode_block,
     merged,
     word_type,
 )
@@ -51,8 +51,8 @@ def between(
 
 
 def round_trip(change: Change, word_bytes: int) -> Change:
-    source = io.BytesIO(encode(change, Compressor()))
-    again = decode(
+    source = io.BytesIO(encode_block(change, Compressor()))
+    again = decode_block(
         source, Decompressor(), num_words=8 * NUM_ITEMS // word_bytes, word_bytes=word_bytes
     )
     assert source.read() == b""
@@ -98,16 +98,16 @@ def test_a_change_and_its_reverse_cancel_to_nothing(
     back = between(new, old, word_bytes)
 
     both = merged(there, back, num_words=8 * NUM_ITEMS // word_bytes)
-    assert encode(both, Compressor()) == bytes((Kind.SAME,))
+    assert encode_block(both, Compressor()) == bytes((BlockKind.SAME,))
 
 
 @pytest.mark.parametrize(
-    ("share", "kind"), [(0.0, Kind.SAME), (0.01, Kind.SPARSE), (0.9, Kind.DENSE)]
+    ("share", "kind"), [(0.0, BlockKind.SAME), (0.01, BlockKind.SPARSE), (0.9, BlockKind.DENSE)]
 )
-def test_the_kind_of_record_follows_from_how_much_changed(share: float, kind: Kind) -> None:
+def test_the_kind_of_record_follows_from_how_much_changed(share: float, kind: BlockKind) -> None:
     old = block(1)
     change = between(old, near(old, 2, share, 2), 2)
-    assert encode(change, Compressor())[0] == kind
+    assert encode_block(change, Compressor())[0] == kind
 
 
 @pytest.mark.parametrize("distance", [0, 1, 253, 254, 255, 256, 509, 510, 511, 2047])
@@ -122,11 +122,11 @@ def test_gaps_of_any_length_are_kept(distance: int) -> None:
 def sparse_record(gaps: bytes, num_changed: int) -> bytes:
     plane = (num_changed).to_bytes(4, "little") + bytes(num_changed)
     head = num_changed.to_bytes(4, "little") + len(gaps).to_bytes(4, "little")
-    return bytes((Kind.SPARSE,)) + head + len(gaps).to_bytes(4, "little") + gaps + 2 * plane
+    return bytes((BlockKind.SPARSE,)) + head + len(gaps).to_bytes(4, "little") + gaps + 2 * plane
 
 
 def read(record: bytes, num_words: int = 100) -> Change:
-    return decode(io.BytesIO(record), Decompressor(), num_words=num_words, word_bytes=2)
+    return decode_block(io.BytesIO(record), Decompressor(), num_words=num_words, word_bytes=2)
 
 
 def test_a_record_made_by_hand_from_the_specification_is_read() -> None:
@@ -148,7 +148,7 @@ def test_a_record_made_by_hand_from_the_specification_is_read() -> None:
         (sparse_record(bytes([1]), 2), "2 changes in 1 gaps"),
         (sparse_record(bytes(101), 101), "among 100 words"),
         (sparse_record(bytes([1, 2]), 2)[:-1], "too early"),
-        (bytes((Kind.DENSE,)) + (101).to_bytes(4, "little") + bytes(101), "100 are the most"),
+        (bytes((BlockKind.DENSE,)) + (101).to_bytes(4, "little") + bytes(101), "100 are the most"),
     ],
 )
 def test_a_record_that_breaks_a_rule_is_refused(record: bytes, why: str) -> None:
@@ -168,7 +168,7 @@ def test_garbage_raises_nothing_but_a_bad_delta(data: bytes) -> None:
 @given(st.data())
 def test_a_damaged_record_is_refused_or_stays_within_its_block(data: st.DataObject) -> None:
     old = block(3)
-    record = bytearray(encode(between(old, near(old, 2, 0.05, 4), 2), Compressor()))
+    record = bytearray(encode_block(between(old, near(old, 2, 0.05, 4), 2), Compressor()))
     where = data.draw(st.integers(0, len(record) - 1))
     record[where] ^= data.draw(st.integers(1, 255))
     words = np.zeros(4 * NUM_ITEMS, np.uint16)

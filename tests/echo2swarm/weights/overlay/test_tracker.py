@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from echo2swarm.weights.overlay.bans import BAN_S, MIN_REPORTERS
 from echo2swarm.weights.overlay.overlay import pair, unpair
-from echo2swarm.weights.overlay.tracker import Tracker, TrackerSettings
+from echo2swarm.weights.overlay.tracker import OverlayTracker, OverlaySettings
 from protocols.ids import PeerId
 
-SMALL = TrackerSettings(usual=4, least=3, most=8)
-SPARSE = TrackerSettings(usual=2, least=2, most=4)
+SMALL = OverlaySettings(usual=4, least=3, most=8)
+SPARSE = OverlaySettings(usual=2, least=2, most=4)
 """So few that the overlay would fall apart by itself."""
-PUNCHING = TrackerSettings(usual=4, least=3, most=8, can_punch=True)
+PUNCHING = OverlaySettings(usual=4, least=3, most=8, can_punch=True)
 Event = tuple[str, int, int]
 EVENTS = st.lists(
     st.tuples(
@@ -36,8 +36,8 @@ def name(number: int) -> PeerId:
 class World:
     """A tracker, and what it should know."""
 
-    def __init__(self, options: TrackerSettings | None = None, seed: int = 0) -> None:
-        self.tracker = Tracker(random.Random(seed), options)
+    def __init__(self, options: OverlaySettings | None = None, seed: int = 0) -> None:
+        self.tracker = OverlayTracker(random.Random(seed), options)
         self.unreachable: set[PeerId] = set()
         self.reports: set[tuple[PeerId, PeerId]] = set()
         self.banned: set[PeerId] = set()
@@ -76,7 +76,7 @@ class World:
         return [peer for peer in self.tracker.members if peer not in self.unreachable]
 
 
-def joined(num: int, options: TrackerSettings | None = None, *, unreachable: int = 0) -> World:
+def joined(num: int, options: OverlaySettings | None = None, *, unreachable: int = 0) -> World:
     world = World(options)
     for number in range(num):
         world.happen(("join", number, 0))
@@ -107,7 +107,7 @@ options = pytest.mark.parametrize("options", [SMALL, PUNCHING], ids=["plain", "p
 @several
 @given(events=EVENTS)
 def test_after_any_history_the_overlay_keeps_its_rules(
-    options: TrackerSettings, events: list[Event]
+    options: OverlaySettings, events: list[Event]
 ) -> None:
     world = World(options)
     for event in events:
@@ -130,7 +130,7 @@ def test_after_any_history_the_overlay_keeps_its_rules(
 @several
 @given(events=EVENTS.map(lambda events: [e for e in events if e[0] != "report"]))
 def test_those_that_can_be_dialled_hang_together_after_any_history(
-    options: TrackerSettings, events: list[Event]
+    options: OverlaySettings, events: list[Event]
 ) -> None:
     world = World(options)
     for event in events:
@@ -281,7 +281,7 @@ def test_reachable_newcomers_take_on_those_who_had_too_few() -> None:
 
 
 def test_where_hole_punching_works_the_unreachable_trade_among_themselves_too() -> None:
-    world = joined(40, TrackerSettings(can_punch=True), unreachable=5)
+    world = joined(40, OverlaySettings(can_punch=True), unreachable=5)
 
     for peer in world.unreachable:
         near = set(world.tracker.neighbours_of(peer))

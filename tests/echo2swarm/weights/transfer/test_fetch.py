@@ -15,22 +15,22 @@ from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
 from tests.fakes.network.memory import MemoryHub
 from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.store.payload import Payload
 from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import SHUN_S, Shunned
+from echo2swarm.weights.transfer.banned import SHUN_S, BanList
 from echo2swarm.weights.store.store import PayloadStore, open_store
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     Chunk,
-    Done,
+    DownloadDone,
     Hashes,
     Have,
     Held,
     Holding,
-    Open,
-    Refused,
+    OpenPayload,
+    ChunkRefused,
     Reply,
     Request,
     WantChunk,
@@ -57,8 +57,8 @@ class Peer:
         self.traffic = Traffic()
         self.faults: list[tuple[PeerId, Reason]] = []
         self.progress: list[FetchProgress] = []
-        self.shunned = Shunned()
-        self.lines = Lines(network)
+        self.shunned = BanList()
+        self.lines = StreamPool(network)
         self.is_open = True
         self.budget: DownloadBudget | None = None
         self.server = ChunkServer(
@@ -134,7 +134,7 @@ async def hear(stream: Stream) -> Request:
 
 
 async def offer_everything(stream: Stream, payload: Made) -> None:
-    assert isinstance(await hear(stream), Open)
+    assert isinstance(await hear(stream), OpenPayload)
     bitmap = bitmap_of(range(len(payload.chunks)), num_chunks=len(payload.chunks))
     await say(stream, Holding(bitmap, has_hashes=True))
 
@@ -155,7 +155,7 @@ async def serve_one_chunk(stream: Stream, payload: Made) -> None:
             case WantChunk(index):
                 await say(stream, Chunk(index, memoryview(payload.chunks[index])))
                 break
-            case Open() | Held() | Done():
+            case OpenPayload() | Held() | DownloadDone():
                 raise AssertionError
     while True:
         await hear(stream)
@@ -170,7 +170,7 @@ async def serve_garbage(stream: Stream, payload: Made) -> None:
                 await say(stream, Hashes(payload.hashes))
             case WantChunk(index):
                 await say(stream, Chunk(index, memoryview(bytes(len(payload.chunks[index])))))
-            case Open() | Held() | Done():
+            case OpenPayload() | Held() | DownloadDone():
                 raise AssertionError
 
 
@@ -185,7 +185,7 @@ async def flip_a_bit(stream: Stream, payload: Made) -> None:
                 data = bytearray(payload.chunks[index])
                 data[len(data) // 2] ^= 1
                 await say(stream, Chunk(index, memoryview(bytes(data))))
-            case Open() | Held() | Done():
+            case OpenPayload() | Held() | DownloadDone():
                 raise AssertionError
 
 
@@ -279,10 +279,10 @@ async def test_who_sends_wrong_bytes_is_served_nothing_for_a_while(
             async with bad.open_stream(
                 me.network.peer, chunks.PROTOCOL_ID, max_frame_bytes=chunks.MAX_REPLY_BYTES
             ) as stream:
-                await ask(stream, Open(payload.ref.root_sha256))
+                await ask(stream, OpenPayload(payload.ref.root_sha256))
                 return await answer(stream)
 
-        assert await first_answer() == Refused(Reason.BAD_CHUNK_HASH)
+        assert await first_answer() == ChunkRefused(Reason.BAD_CHUNK_HASH)
         await trio.sleep(SHUN_S)
         assert isinstance(await first_answer(), Holding)
 
@@ -483,15 +483,15 @@ async def test_an_unknown_payload_is_refused(
     tmp_path: Path, hub: MemoryHub, autojump_clock: MockClock
 ) -> None:
     async with peer(hub, tmp_path, 1) as origin, asking(hub, origin) as stream:
-        await ask(stream, Open(bytes(32)))
-        assert await answer(stream) == Refused(Reason.UNKNOWN_PAYLOAD)
+        await ask(stream, OpenPayload(bytes(32)))
+        assert await answer(stream) == ChunkRefused(Reason.UNKNOWN_PAYLOAD)
 
 
 async def test_a_payload_that_is_announced_a_moment_later_is_not_refused(
     tmp_path: Path, hub: MemoryHub, payload: Made, autojump_clock: MockClock
 ) -> None:
     async with peer(hub, tmp_path, 1) as origin, asking(hub, origin) as stream:
-        await ask(stream, Open(payload.ref.root_sha256))
+        await ask(stream, OpenPayload(payload.ref.root_sha256))
         await trio.sleep(1)
         await origin.put(payload)
         assert isinstance(await answer(stream), Holding)
@@ -502,10 +502,10 @@ async def test_only_what_is_held_is_offered_and_news_follows(
 ) -> None:
     async with peer(hub, tmp_path, 1) as origin, asking(hub, origin) as stream:
         stored = await origin.put(payload, num_chunks=3)
-        await ask(stream, Open(payload.ref.root_sha256))
+        await ask(stream, OpenPayload(payload.ref.root_sha256))
         assert await answer(stream) == Holding(bitmap_of(range(3), num_chunks=NUM_CHUNKS), True)
         await ask(stream, WantChunk(7))
-        assert await answer(stream) == Refused(Reason.UNKNOWN_CHUNK, 7)
+        assert await answer(stream) == ChunkRefused(Reason.UNKNOWN_CHUNK, 7)
         await origin.store.put_chunk(stored, 7, payload.chunks[7])
         assert await answer(stream) == Have((7,))
         await ask(stream, WantChunk(7))
@@ -519,21 +519,21 @@ async def test_a_payload_that_was_deleted_meanwhile_is_refused(
 ) -> None:
     async with peer(hub, tmp_path, 1) as origin, asking(hub, origin) as stream:
         await origin.put(payload, num_chunks=3)
-        await ask(stream, Open(payload.ref.root_sha256))
+        await ask(stream, OpenPayload(payload.ref.root_sha256))
         await answer(stream)
         await origin.store.prune(keep=())
         again = await origin.put(payload, num_chunks=1)  # and begun again
         with (again.files / "a").open("r+b") as file:
             file.write(b"other bytes")
         await ask(stream, WantChunk(0))
-        assert await answer(stream) == Refused(Reason.UNKNOWN_PAYLOAD, 0)
+        assert await answer(stream) == ChunkRefused(Reason.UNKNOWN_PAYLOAD, 0)
 
 
 @pytest.mark.parametrize(
     "requests",
     [
         [WantChunk(0)],
-        [Open(bytes(32)), Open(bytes(32))],
+        [OpenPayload(bytes(32)), OpenPayload(bytes(32))],
         [WantChunk(0)] * 100,  # and not one answer is taken
         [WantChunk(NUM_CHUNKS)],
     ],
@@ -551,10 +551,10 @@ async def test_a_downloader_that_breaks_the_protocol_loses_its_stream_and_nobody
         asking(hub, origin, 9) as rude,
     ):
         await origin.put(payload)
-        await ask(polite, Open(payload.ref.root_sha256))
+        await ask(polite, OpenPayload(payload.ref.root_sha256))
         assert isinstance(await answer(polite), Holding)
         if len(requests) != 1 or requests == [WantChunk(NUM_CHUNKS)]:
-            await ask(rude, Open(payload.ref.root_sha256))
+            await ask(rude, OpenPayload(payload.ref.root_sha256))
             await answer(rude)
         with pytest.raises(NetworkError):
             await ask_all(rude, requests)

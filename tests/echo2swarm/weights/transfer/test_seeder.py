@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.weights.transfer.seeder import Dealer, DealSettings, Offer
+from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-SETTINGS = DealSettings()
+SETTINGS = SeederSettings()
 
 
-def new_dealer(num_chunks: int) -> Dealer:
-    return Dealer(num_chunks=num_chunks, rng=random.Random(0))
+def new_dealer(num_chunks: int) -> Seeder:
+    return Seeder(num_chunks=num_chunks, rng=random.Random(0))
 
 
-def offered(offers: Sequence[Offer], peer: PeerId | None = None) -> list[int]:
+def offered(offers: Sequence[ChunkOffer], peer: PeerId | None = None) -> list[int]:
     return [i for offer in offers if peer in (None, offer.peer) for i in offer.indices]
 
 
-def fetch(dealer: Dealer, peer: PeerId, index: int, now_s: float) -> list[Offer]:
+def fetch(dealer: Seeder, peer: PeerId, index: int, now_s: float) -> list[ChunkOffer]:
     """Let a peer ask for a chunk and get it."""
     return [
         *dealer.asked(peer, index, now_s),
@@ -63,7 +63,7 @@ def test_a_slow_source_has_few_chunks_on_offer_and_a_quick_one_as_many_as_it_can
     waiting = [o for p in peers for o in dealer.joined(p, [], weight=1, now_s=0)]
     assert len(offered(waiting)) == SETTINGS.min_in_hand
 
-    def in_hand(waiting: list[Offer], chunks_per_s: float) -> int:
+    def in_hand(waiting: list[ChunkOffer], chunks_per_s: float) -> int:
         queue = [(o.peer, i) for o in waiting for i in o.indices]
         for step in range(200):
             peer, index = queue.pop(0)
@@ -241,7 +241,7 @@ def test_whatever_peers_say_a_peer_that_asks_for_all_it_is_offered_gets_everythi
     mine: set[int] = set()
     now_s = 0.0
 
-    def hear(offers: Sequence[Offer]) -> None:
+    def hear(offers: Sequence[ChunkOffer]) -> None:
         for offer in offers:
             if offer.peer == me:
                 mine.update(offer.indices)

@@ -14,7 +14,7 @@ from tests.fakes.network.memory import MemoryHub
 from echo2swarm.weights.transfer import stream_pool as lines_module
 from echo2swarm.weights.transfer import serve as serve_module
 from echo2swarm.weights.transfer.fetch import RESUME_S, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import Lines
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.store.payload import Payload
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.store.store import PayloadStore, open_store
@@ -24,13 +24,13 @@ from protocols.chunks import (
     MAX_OUTSTANDING,
     MAX_REPLY_BYTES,
     Chunk,
-    Done,
+    DownloadDone,
     Hashes,
     Have,
     Held,
     Holding,
-    Open,
-    Refused,
+    OpenPayload,
+    ChunkRefused,
     Reply,
     Request,
     WantChunk,
@@ -72,7 +72,7 @@ class Downloader:
     def __init__(self, network: Network, store: PayloadStore) -> None:
         self.network = Counting(network)
         self.store = store
-        self.lines = Lines(self.network)  # type: ignore[arg-type]
+        self.lines = StreamPool(self.network)  # type: ignore[arg-type]
         self.traffic = Traffic()
         self.faults: list[Reason] = []
 
@@ -144,14 +144,14 @@ async def serve_one(stream: Stream, payload: Made) -> None:
     """Serve until the downloader is done."""
     while True:
         match await hear(stream):
-            case Open():
+            case OpenPayload():
                 everything = bitmap_of(range(NUM_CHUNKS), num_chunks=NUM_CHUNKS)
                 await say(stream, Holding(everything, has_hashes=True))
             case WantHashes():
                 await say(stream, Hashes(payload.hashes))
             case WantChunk(index):
                 await say(stream, Chunk(index, memoryview(payload.chunks[index])))
-            case Done():
+            case DownloadDone():
                 return
             case Held():
                 raise AssertionError
@@ -235,11 +235,11 @@ async def test_answers_about_the_payload_before_are_not_taken_for_the_next(
 
     async def handle(stream: Stream) -> None:
         await serve_one(stream, payloads[0])
-        assert isinstance(await hear(stream), Open)
+        assert isinstance(await hear(stream), OpenPayload)
         # All that a holder may still have been saying.
         await say(stream, Have((0, 3)))
         await say(stream, Chunk(1, memoryview(payloads[0].chunks[1])))
-        await say(stream, Refused(Reason.UNKNOWN_CHUNK, 4))
+        await say(stream, ChunkRefused(Reason.UNKNOWN_CHUNK, 4))
         await say(stream, Hashes(payloads[0].hashes))
         everything = bitmap_of(range(NUM_CHUNKS), num_chunks=NUM_CHUNKS)
         await say(stream, Holding(everything, has_hashes=True))
@@ -348,10 +348,10 @@ async def test_what_was_asked_for_before_done_is_not_sent_any_more(
             origin.peer, chunks.PROTOCOL_ID, max_frame_bytes=MAX_REPLY_BYTES
         ) as stream:
             for request in (
-                Open(payload.ref.root_sha256),
+                OpenPayload(payload.ref.root_sha256),
                 *[WantChunk(i % NUM_CHUNKS) for i in range(MAX_OUTSTANDING)],
-                Done(),
-                Open(payload.ref.root_sha256),
+                DownloadDone(),
+                OpenPayload(payload.ref.root_sha256),
             ):
                 await stream.send(encode(request, max_bytes=1024))
             replies: list[Reply] = []
