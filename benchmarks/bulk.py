@@ -30,14 +30,14 @@ import structlog
 import trio
 
 from benchmarks.harness import Mark, Outcome, column, finish, ratio
-from echo2swarm.system.identity import load_or_create
-from echo2swarm.network.bulk import tls
 from echo2swarm.network.addresses import group_by_peer
+from echo2swarm.network.bulk import tls
 from echo2swarm.network.libp2p.network import open_network
-from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import StreamPool
-from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.system.identity import load_or_create
 from echo2swarm.weights.store.store import open_store
+from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.manifest import PayloadRef
 

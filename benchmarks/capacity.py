@@ -23,6 +23,8 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
+from echo2swarm.report.run_reader import read_run
+from echo2swarm.report.run_record import busy_share
 from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
@@ -31,10 +33,8 @@ from echo2swarm.scheduling.capacity import (
     percentile_95,
     provisioned_rollouts_per_s,
 )
-from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import SwarmError
-from echo2swarm.report.run_reader import read_run
-from echo2swarm.report.run_record import busy_share
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,

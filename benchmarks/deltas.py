@@ -25,12 +25,12 @@ import zstandard
 from tokenizers import Tokenizer
 
 from benchmarks.harness import Mark, Outcome, finish
+from echo2swarm.models.resolve import resolve_model
 from echo2swarm.weights.delta.blocks import Sparse, apply, encode_block, word_type
-from echo2swarm.weights.delta.compute import diff, compose, patch
+from echo2swarm.weights.delta.compute import compose, diff, patch
+from echo2swarm.weights.delta.element_size import word_bytes_of
 from echo2swarm.weights.delta.sections import Compressor
 from echo2swarm.weights.delta.stream import read_changes, read_header
-from echo2swarm.weights.delta.element_size import word_bytes_of
-from echo2swarm.models.resolve import resolve_model
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens

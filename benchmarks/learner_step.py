@@ -27,11 +27,11 @@ import msgspec
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
-from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
 from learner.demo.settings import TINY_MODEL_DIR
-from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from learner.trainer.environment import set_threads
+from learner.trainer.messages import Start, TrainGroup, TrainRollout
 from learner.trainer.worker import load_trainer
 from protocols.packed import pack_floats, pack_tokens, unpack_tokens
 

@@ -21,10 +21,10 @@ import click
 import trio
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
-from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.text.cli_errors import run_cli
 from learner.ledger.ledger import Ledger, open_ledger
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s, star_s
 from benchmarks.mesh_simulation import PeerSpec, Result, Scenario, simulate
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s, star_s
 
 MBIT: Final = 125_000.0
 PAYLOAD_BYTES: Final = 1_000_000_000

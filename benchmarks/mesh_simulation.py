@@ -16,10 +16,10 @@ from math import inf
 from typing import Final
 
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
-from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
 from echo2swarm.weights.transfer.have_interval import news_s
-from protocols.chunk_source import DownloadSettings
+from echo2swarm.weights.transfer.seeder import ChunkOffer, Seeder, SeederSettings
 from protocols.chunk_download import AskChunk, AskHashes, ChunkDownload, DropPeer, Effect, Finished
+from protocols.chunk_source import DownloadSettings
 from protocols.chunks import bitmap_of
 from protocols.ids import PeerId
 from protocols.reasons import Reason
@@ -142,7 +142,7 @@ class _Peer:
 class _Simulation:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
-        self._rng = random.Random(scenario.seed)  # noqa: S311 - nobody is to be surprised
+        self._rng = random.Random(scenario.seed)
         self._now_s = 0.0
         self._order = count()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -199,7 +199,7 @@ class _Simulation:
         )
 
     def _new_rng(self) -> random.Random:
-        return random.Random(self._rng.random())  # noqa: S311 - nobody is to be surprised
+        return random.Random(self._rng.random())
 
     # Who knows whom.
 

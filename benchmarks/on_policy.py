@@ -28,9 +28,9 @@ from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
 from benchmarks.wan import Link, Wan, open_wan
-from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,

@@ -21,10 +21,10 @@ import trio
 from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
-from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import busy_share
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,

@@ -22,11 +22,11 @@ from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish, ratio
 from benchmarks.pacing_swarm import PacingSwarm, SimNode, pacing_rules
-from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.system.errors import SwarmError
+from echo2swarm.report.fairness import KindShare
 from echo2swarm.report.run_reader import read_run
 from echo2swarm.report.run_record import RunRecord, busy_share
-from echo2swarm.report.fairness import KindShare
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,

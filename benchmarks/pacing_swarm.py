@@ -15,8 +15,8 @@ from functools import partial
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork, WorkRequest
 from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import Lease

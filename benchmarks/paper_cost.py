@@ -17,9 +17,9 @@ from rich.console import Console
 
 from benchmarks.harness import Mark, Outcome, finish
 from benchmarks.roofline import CHECKS
-from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.plan.assumptions import Assumptions, load_assumptions
 from echo2swarm.plan.plan import Baseline, Plan, make_plan
+from echo2swarm.text.cli_errors import run_cli
 
 SCENARIOS: Final = Path(__file__).with_name("scenarios")
 PAPER: Final = {"4B and 8B": (-0.333, -0.363)}

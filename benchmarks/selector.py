@@ -20,8 +20,7 @@ import numpy as np
 
 from benchmarks.harness import Mark, Outcome, finish
 from echo2swarm.scheduling.capacity import LearnerLoad
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection, select
 
 SLACK = 1.15
 NUM_ROUNDS = 100

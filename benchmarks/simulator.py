@@ -42,14 +42,14 @@ from benchmarks.capacity import (
 )
 from benchmarks.capacity import Cell as LiveCell
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.simulate import text
 from echo2swarm.simulate.cell import Cell, busy_share_after, scenario_of
 from echo2swarm.simulate.results import SimulationResult
 from echo2swarm.simulate.scenario import load_scenario
 from echo2swarm.simulate.swarm import simulate_swarm
 from echo2swarm.simulate.tables import Scenario
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.cli_errors import run_cli
 from learner.demo.signals import until_signal
 
 LARGE: Final = "ten-thousand"

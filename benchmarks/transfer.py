@@ -22,14 +22,14 @@ import structlog
 import trio
 
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.system.identity import load_or_create
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.system.identity import load_or_create
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
-from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.ids import PeerId, PolicyVersion, RunId, public_key_of
 from protocols.sampling import SamplingParams

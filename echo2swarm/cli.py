@@ -60,14 +60,17 @@ def status(
 
     Exits with 0 if the run is well, and with 1 if it has failed or its learner can't be reached.
     """
-    from echo2swarm.status.command import StatusOptions, read_ticket, show_status  # noqa: PLC0415
-    from echo2swarm.text.ticket import is_folder  # noqa: PLC0415
+    from echo2swarm.status.command import StatusOptions, show_status  # noqa: PLC0415
+    from echo2swarm.text.ticket import (
+        is_folder,
+        read_ticket,
+    )
 
     if run_dir is None and ticket is not None and is_folder(ticket):
         run_dir = Path(ticket)
     options = StatusOptions(
         # A ticket in the environment does not overrule what was typed.
-        ticket=read_ticket(ticket) if ticket and run_dir is None else None,
+        ticket=read_ticket(ticket, command="swarm status") if ticket and run_dir is None else None,
         run_dir=run_dir,
         as_json=as_json,
         watch=watch,

@@ -27,46 +27,46 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import UploadBudget, bytes_per_s_of
-from echo2swarm.system.files import write_atomically
-from echo2swarm.system.errors import ConfigError
-from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.network.addresses import with_ports
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.system.files import write_atomically
+from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.system.logging import events_to
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules
+from echo2swarm.weights.store.library import open_library
+from echo2swarm.weights.transfer.rate_limit import UploadBudget, bytes_per_s_of
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
 from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
 from learner.evaluation.held_out import num_excluded
-from learner.run.model_limits import check_prompts_fit, longest_question
+from learner.learner import Learner, LearnerParts
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
-from learner.training.checkpoints import Checkpoints
-from learner.training.publisher import SwarmPublisher
-from learner.training.wait_for_disk import until_there_is_room
-from learner.training.trainer_client import TrainerLostError, open_trainer
-from learner.run.model_folder import prepare_model
-from learner.state.link_table import LinkTable
-from learner.training.first_error import one_error_at_a_time
-from learner.ports import HeldOut
-from learner.run.restarts import Restarts
-from learner.training.resume import check_changes, choose_checkpoint, take_up, tell_if_done
-from learner.run.run_dir import RunDir
+from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
 from learner.run.inputs import changed_inputs, hold_to_inputs
-from learner.learner import Learner, LearnerParts
+from learner.run.model_folder import prepare_model
+from learner.run.model_limits import check_prompts_fit, longest_question
+from learner.run.restarts import Restarts
+from learner.run.run_dir import RunDir
 from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
-from learner.tasks.inputs import Input, differences
+from learner.scoring.ports import HeldOut
+from learner.state.link_table import LinkTable
 from learner.status.metrics import open_metrics
 from learner.status.tensorboard import require_tensorboard
+from learner.tasks.inputs import Input, differences
 from learner.trainer.messages import Start
+from learner.training.checkpoints import Checkpoints
+from learner.training.first_error import one_error_at_a_time
+from learner.training.publisher import SwarmPublisher
+from learner.training.resume import check_changes, choose_checkpoint, take_up, tell_if_done
+from learner.training.trainer_client import TrainerLostError, open_trainer
+from learner.training.wait_for_disk import until_there_is_room
 from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 
 log = structlog.get_logger()

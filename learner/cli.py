@@ -135,7 +135,14 @@ def ticket(run_dir: Path) -> None:
 @click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.pass_obj
 def export(
-    rim: error_boundary, *, path: Path, out: Path, step: int | None, dtype: str, as_json: bool, verbose: bool
+    rim: error_boundary,
+    *,
+    path: Path,
+    out: Path,
+    step: int | None,
+    dtype: str,
+    as_json: bool,
+    verbose: bool,
 ) -> None:
     """Write a run's weights to the new folder OUT, in Hugging Face format.
 

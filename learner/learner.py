@@ -17,49 +17,49 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_rules import DispatchRules
-from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.network.addresses import host_in
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.network.serving import leaves
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.scheduling.leases.groups import DropReason
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules
+from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.rates import LearnerPhase, Timeline
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.rollouts.cancel_answers import CancelAnswers
 from learner.config import LearnerConfig
-from learner.rollouts.lease_desk import LeaseDesk
-from learner.rollouts.lease_service import LeaseService
-from learner.rollouts.prompts import feed_prompts
-from learner.evaluation.verdicts import EvaluationJudge
 from learner.evaluation.live import LiveEvaluation
 from learner.evaluation.round import RoundPlan
 from learner.evaluation.schedule import EvaluationSchedule
-from learner.rollouts.checks import ContentRules
-from learner.rollouts.rollout_service import RolloutService
+from learner.evaluation.verdicts import EvaluationJudge
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
+from learner.membership.activator import Activator
+from learner.membership.heartbeats import HeartbeatService
+from learner.membership.probes import ProbeService
+from learner.rollouts.cancel_answers import CancelAnswers
+from learner.rollouts.checks import ContentRules
+from learner.rollouts.lease_desk import LeaseDesk
+from learner.rollouts.lease_service import LeaseService
+from learner.rollouts.prompts import feed_prompts
+from learner.rollouts.rollout_service import RolloutService
+from learner.scoring.ports import HeldOut, Scorer
+from learner.scoring.verifier_gate import VerifierGate
+from learner.state.link_table import LinkTable
+from learner.state.node_table import NodeTable
+from learner.state.progress import LearnerProgress
+from learner.status.metrics import Metrics
+from learner.status.progress_log import beat
+from learner.status.service import StatusService, watch_loop_delay
+from learner.status.watchdog import Watchdog, stall_facts, watch
 from learner.training.checkpoints import Checkpoints
+from learner.training.ports import Publisher, Trainer
 from learner.training.publish_queue import PublishQueue
-from learner.training.wait_for_disk import when_there_is_room
 from learner.training.trainer_client import TrainerLostError
 from learner.training.training_loop import TrainingLoop
-from learner.membership.activator import Activator
-from learner.state.link_table import LinkTable
-from learner.membership.heartbeats import HeartbeatService
-from learner.state.node_table import NodeTable
-from learner.membership.probes import ProbeService
-from learner.ports import HeldOut, Publisher, Scorer, Trainer
-from learner.state.progress import LearnerProgress
-from learner.status.progress_log import beat
-from learner.scoring.verifier_gate import VerifierGate
-from learner.status.service import StatusService, watch_loop_delay
-from learner.status.metrics import Metrics
-from learner.status.watchdog import Watchdog, stall_facts, watch
-from protocols import leases, rollouts, status
-from protocols import heartbeat
+from learner.training.wait_for_disk import when_there_is_room
+from protocols import heartbeat, leases, rollouts, status
 from protocols.ids import PeerId, RunId
 from protocols.leases import MAX_PROMPT_TOKENS
 from protocols.sampling import SamplingParams

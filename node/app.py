@@ -21,38 +21,38 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.allocator import keep_heap_small
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
-from echo2swarm.text.format import format_bytes
-from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.own_addresses import look_up
+from echo2swarm.system.allocator import keep_heap_small
+from echo2swarm.system.identity import Identity, hold_identity
+from echo2swarm.text.format import format_bytes
 from echo2swarm.weights.store.library import open_library
-from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
+from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.config import NodeConfig
+from node.control.commands_server import ControlHandler
 from node.control.registry import registered
 from node.control.server import serve_control
+from node.control.snapshot import EngineState, NodeView, Viewed
 from node.engine.pool import open_engines
-from node.rollouts.learner_client import LearnerClient
-from node.membership.lifecycle import LifecycleRunner
-from node.membership.link_reports import LinkReporter, OwnCap
+from node.membership.advert import SelfAdvert
 from node.membership.heartbeats import HeartbeatClient
+from node.membership.lifecycle import LifecycleRunner
+from node.membership.link_probe import Prober
+from node.membership.link_reports import LinkReporter, OwnCap
 from node.membership.neighbours import Neighbours
-from node.control.commands_server import ControlHandler
+from node.membership.report import report_of
 from node.owner.disk import DiskMeter
 from node.owner.keeper import OwnerKeeper
-from node.wiring import EngineEvents, OwnerActions, NodeParts
-from node.membership.link_probe import Prober
-from node.membership.report import report_of
-from node.membership.advert import SelfAdvert
-from node.control.snapshot import EngineState, NodeView, Viewed
 from node.preflight import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
-from node.status_line import StatusReporter
+from node.rollouts.learner_client import LearnerClient
 from node.rollouts.worker import Worker
+from node.status_line import StatusReporter
+from node.wiring import EngineEvents, NodeParts, OwnerActions
 from protocols.heartbeat import HeartbeatReply
 from protocols.ids import PolicyVersion, short
 from protocols.lifecycle import Drained, PolicyApplied, StopRequested

@@ -9,8 +9,8 @@ import click
 
 from echo2swarm.text.cli_errors import error_boundary, run_cli
 from echo2swarm.text.cli_types import Device, FiniteRange
-from node.control.cli import change, drain, pause, resume, status
 from node.cli_machine import doctor, service
+from node.control.cli import change, drain, pause, resume, status
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -6,13 +6,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import platformdirs
-
-from echo2swarm.weights.transfer.rate_limit import bytes_per_s_of
-from echo2swarm.system.errors import UsageError
 from echo2swarm.network.own_addresses import check_advertised, check_listen
-from echo2swarm.text.ticket import typed_ticket
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.ticket import read_ticket, typed_ticket
+from echo2swarm.weights.transfer.rate_limit import bytes_per_s_of
 from node.config import NodeConfig
+from node.control.paths import default_registry, default_state_dir
 from node.doctor.question import DoctorRequest
 from node.engine.options import OPTIONS_OF, EngineOptions, parse_options
 from node.engine.placement import engine_specs
@@ -159,15 +158,6 @@ def owner_settings(
     )
 
 
-def read_ticket(text: str) -> Ticket:
-    """Return the ticket in ``text``; ``-`` reads it from standard input.
-
-    Raises:
-        UsageError: it is no ticket, cut short, or expired.
-    """
-    return _read(typed_ticket(text, command="echo2-node doctor"))
-
-
 def _read(line: str) -> Ticket:
     try:
         return ticket_protocol.parse_ticket(line, now_unix_s=time.time())
@@ -228,20 +218,10 @@ def make_question(
         UsageError: the ticket or an option is no good.
     """
     return DoctorRequest(
-        ticket=None if ticket is None else read_ticket(ticket),
+        ticket=None if ticket is None else read_ticket(ticket, command="echo2-node doctor"),
         state_dir=(state_dir or default_state_dir()).expanduser().absolute(),
         engine_kind=engine,
         options=parse_options(OPTIONS_OF.get(engine, EngineOptions), engine_options),
         disk_bytes=None if disk_gb is None else int(disk_gb * 1e9),
         is_quick=is_quick,
     )
-
-
-def default_state_dir() -> Path:
-    """Return where a node keeps its state if nothing was said."""
-    return Path(platformdirs.user_state_dir("echo2swarm")) / "node"
-
-
-def default_registry() -> Path:
-    """Return where running nodes are noted, so that ``status`` finds them."""
-    return Path(platformdirs.user_state_dir("echo2swarm")) / "nodes"

@@ -8,9 +8,9 @@ from typing import Final
 
 import structlog
 
-from echo2swarm.system.errors import NetworkError, StoreError, SwarmError, UsageError
 from echo2swarm.network.base import Network
 from echo2swarm.status.client import StatusClient
+from echo2swarm.system.errors import NetworkError, StoreError, SwarmError, UsageError
 from node.config import NodeConfig
 from node.doctor.findings import Severity
 from node.doctor.machine import quick_findings

@@ -13,12 +13,14 @@ import structlog
 import trio
 
 from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
-from node.control.messages import NodeSnapshot, NodePhase
+from node.control.messages import NodePhase, NodeSnapshot
 
 LOOK_S: Final = 0.5
 FIRST_TELL_S: Final = 3.0
 TELL_S: Final = 10.0
-_WAITS: Final = frozenset({NodePhase.JOINING, NodePhase.WAITING, NodePhase.DOWNLOADING, NodePhase.LOADING})
+_WAITS: Final = frozenset(
+    {NodePhase.JOINING, NodePhase.WAITING, NodePhase.DOWNLOADING, NodePhase.LOADING}
+)
 _CLEAR: Final = "\r\x1b[2K"
 _BAR_WIDTH: Final = 20
 

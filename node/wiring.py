@@ -5,16 +5,16 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from echo2swarm.weights.store.library import VersionLibrary
 from echo2swarm.weights.sync import PolicySync
-from node.engine.base import EngineExited, EngineEvent, EngineReady, EngineWeakened
-from node.membership.lifecycle import LifecycleRunner
-from node.membership.heartbeats import HeartbeatClient
-from node.owner.settings import OwnerSettings
-from node.owner.remedies import remedy_for
-from node.membership.advert import SelfAdvert
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from node.control.snapshot import EngineState
+from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened
+from node.membership.advert import SelfAdvert
+from node.membership.heartbeats import HeartbeatClient
+from node.membership.lifecycle import LifecycleRunner
+from node.owner.remedies import remedy_for
+from node.owner.settings import OwnerSettings
 from node.rollouts.worker import Worker
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed

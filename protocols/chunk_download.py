@@ -30,10 +30,10 @@ from math import inf
 from typing import Final, Protocol
 
 from protocols.chunk_source import ChunkSource, DownloadSettings
-from protocols.rarest_first import RarestFirst, Rng
 from protocols.chunks import indices_in
 from protocols.errors import LocalProtocolError, MalformedMessageError
 from protocols.ids import PeerId
+from protocols.rarest_first import RarestFirst, Rng
 from protocols.reasons import Reason
 
 _PATIENCE_BEFORE_END: Final = 4

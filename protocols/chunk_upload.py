@@ -14,7 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from protocols.chunks import MAX_OUTSTANDING, DownloadDone, Held, OpenPayload, Request, WantChunk, WantHashes
+from protocols.chunks import (
+    MAX_OUTSTANDING,
+    DownloadDone,
+    Held,
+    OpenPayload,
+    Request,
+    WantChunk,
+    WantHashes,
+)
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.heartbeat import SessionId
 from protocols.codec import Message
+from protocols.heartbeat import SessionId
 from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.sampling import SamplingParams

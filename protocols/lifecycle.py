@@ -19,8 +19,8 @@ lives; and whether the learner is there, for where a pause ends.
 from dataclasses import dataclass
 from typing import Final
 
-from protocols.heartbeat import NodeState
 from protocols.errors import LocalProtocolError
+from protocols.heartbeat import NodeState
 from protocols.ids import PolicyVersion
 
 # What can happen.

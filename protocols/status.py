@@ -9,9 +9,9 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.heartbeat import Count, NodeState, PeerName
 from protocols.codec import Message, encode
 from protocols.errors import LocalProtocolError
+from protocols.heartbeat import Count, NodeState, PeerName
 from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import RunName

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.weights.delta.element_size import DEFAULT_BYTES, word_bytes_of
-from echo2swarm.system.errors import SwarmError
-from echo2swarm.system.jsonl import read_jsonl
 from echo2swarm.models.cache import SEAL, is_intact
 from echo2swarm.models.folder import CONFIG, check_model_folder, read_config
 from echo2swarm.status.client import STATUS_FILE, read_status
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.system.jsonl import read_jsonl
+from echo2swarm.weights.delta.element_size import DEFAULT_BYTES, word_bytes_of
 from echo2swarm.weights.store.layout import REF, read_ref
 from learner.run.checkpoint_store import POSITION, CheckpointStore
 from learner.run.run_dir import RunDir, read_run_dir

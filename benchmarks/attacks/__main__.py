@@ -28,8 +28,8 @@ from benchmarks.attacks.registry import ATTACKS, Attack
 from benchmarks.attacks.report import Results, outcome_of
 from benchmarks.attacks.verdict import find
 from benchmarks.harness import finish
-from echo2swarm.text.cli_errors import run_cli
 from echo2swarm.system.logging import configure_logging
+from echo2swarm.text.cli_errors import run_cli
 from learner.demo.signals import until_signal
 
 FULL: Final = Timing(settle_steps=30, before_s=12.0, after_s=3.0, window_s=4.0)

@@ -18,20 +18,20 @@ import trio
 from benchmarks.attacks import procs
 from benchmarks.attacks.wire import new_identity
 from benchmarks.harness import Mark
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import serve_calls
+from echo2swarm.system.errors import SwarmError
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
+from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.demo.settings import LISTEN, TINY_MODEL_DIR
 from learner.demo.swarm import LocalSwarm, open_swarm
 from protocols import heartbeat
 from protocols import ticket as ticket_protocol
-from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply
 from protocols.codec import decode, encode
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply
 from protocols.ids import PeerId, PolicyVersion, RunId
 from protocols.sampling import SamplingParams
 from protocols.ticket import Ticket

@@ -26,8 +26,8 @@ from benchmarks.attacks.newcomer import GIVE_UP_S, Visit, reach, visit
 from benchmarks.attacks.registry import Attack
 from benchmarks.attacks.scene import Order, Tally
 from benchmarks.attacks.victim import Victim, open_victim
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.addresses import join_address
+from echo2swarm.system.errors import SwarmError
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,

@@ -11,11 +11,10 @@ import msgspec
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire, new_identity
 from echo2swarm.system.identity import Identity
-from protocols import advert, leases, rollouts
-from protocols import heartbeat
-from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
+from protocols import advert, heartbeat, leases, rollouts
 from protocols.advert import NodeAdvert
 from protocols.codec import decode
+from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
 from protocols.leases import Lease, LeaseReply, LeaseRequest
 from protocols.packed import pack_floats, pack_tokens
 from protocols.rollouts import FinishReason, Rollout, RolloutSubmission, SubmissionReply

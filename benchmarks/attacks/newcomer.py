@@ -8,17 +8,16 @@ import msgspec
 import trio
 
 from benchmarks.attacks.wire import new_identity
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call
-from protocols import advert, status
-from protocols import heartbeat
+from echo2swarm.system.errors import NetworkError
+from protocols import advert, heartbeat, status
 from protocols import ticket as ticket_protocol
-from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
 from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
+from protocols.heartbeat import Heartbeat, HeartbeatReply, NodeState
 from protocols.status import StatusRequest
 
 GIVE_UP_S: Final = 15.0

@@ -15,9 +15,9 @@ import msgspec
 import trio
 
 from benchmarks.attacks.wire import Target, Wire, new_identity, open_wire
+from echo2swarm.network.addresses import split_address
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.system.identity import Identity
-from echo2swarm.network.addresses import split_address
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 

@@ -22,9 +22,9 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
+from echo2swarm.network.libp2p.noise import FrameSession, security_options
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.system.identity import Identity
-from echo2swarm.network.libp2p.noise import FrameSession, security_options
 from protocols.ids import PeerId
 
 MULTISTREAM: Final = "/multistream/1.0.0"

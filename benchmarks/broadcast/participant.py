@@ -20,19 +20,19 @@ import structlog
 import trio
 
 from benchmarks.broadcast.wire import commands, say
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity, load_or_create
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity, load_or_create
 from echo2swarm.weights.announce import ManifestAnnouncer
+from echo2swarm.weights.publish import PolicyRules, publish_version
 from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.publish import PolicyRules, publish_version
-from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.ids import PeerId, PolicyVersion, RunId, public_key_of
 from protocols.sampling import SamplingParams

@@ -24,10 +24,10 @@ from tokenizers import Tokenizer
 
 from benchmarks.engines.rounds import Found, Work, open_pair, run_rounds
 from benchmarks.harness import Mark, Outcome, finish
-from echo2swarm.text.cli_errors import run_cli
-from echo2swarm.system.errors import UsageError
 from echo2swarm.models.folder import TOKENIZER
 from echo2swarm.models.resolve import EMBEDDED, resolve_model
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.cli_errors import run_cli
 from node.engine.options import EngineOptions, TransformersOptions, VllmOptions
 from protocols.sampling import SamplingParams
 

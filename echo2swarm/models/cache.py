@@ -1,7 +1,6 @@
 """Folders that are made once, kept in the user's cache, and checked at each use."""
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ from typing import Final
 import platformdirs
 
 from echo2swarm.system.errors import StoreError
+from echo2swarm.system.files import sha256_of_file
 
 CACHE_DIR_VARIABLE: Final = "ECHO2_CACHE_DIR"
 _KERNEL_CACHES: Final = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
@@ -127,7 +127,7 @@ def _make(folder: Path, make: Callable[[Path], None]) -> None:
 def write_seal(folder: Path) -> None:
     """Write down what ``folder`` holds, for :func:`is_intact`."""
     files = {
-        path.name: {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        path.name: {"size_bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
         for path in sorted(folder.iterdir())
     }
     (folder / SEAL).write_text(json.dumps(files, indent=1))
@@ -139,17 +139,14 @@ def is_intact(folder: Path) -> bool:
         files = json.loads((folder / SEAL).read_bytes())
         return all(
             (folder / name).stat().st_size == entry["size_bytes"]
-            and (entry["size_bytes"] > _SMALL_BYTES or sha256_of(folder / name) == entry["sha256"])
+            and (
+                entry["size_bytes"] > _SMALL_BYTES
+                or sha256_of_file(folder / name) == entry["sha256"]
+            )
             for name, entry in files.items()
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
-
-
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

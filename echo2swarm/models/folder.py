@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.config_bounds import check_model_config
+from echo2swarm.system.errors import ConfigError
 from echo2swarm.weights.file_names import is_asset_name
 
 CONFIG: Final = "config.json"

@@ -8,8 +8,8 @@ nothing is made ready: the line is empty if the model is not on this machine.
 import sys
 from typing import Final, NoReturn
 
-from echo2swarm.system.errors import SwarmError, UsageError
 from echo2swarm.models.resolve import find_model, resolve_model
+from echo2swarm.system.errors import SwarmError, UsageError
 
 NO_FETCH: Final = "--no-fetch"
 _MODULE: Final = "echo2swarm.models.prepare"

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.models.embedded import Say, embedded_model_folder, made_model_folder
 from echo2swarm.models.folder import INDEX, WEIGHTS, check_model_folder, indexed_files
+from echo2swarm.system.errors import StoreError
 
 EMBEDDED: Final = "embedded"
 _HUB_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 import msgspec
 import structlog
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.system.errors import StoreError
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, RunId, public_key_of
 from protocols.ticket import MAX_ADDRESSES, Address, RunName

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from echo2swarm.network.admission.proven import IsProven
 from echo2swarm.system.errors import NetworkError
 from protocols.gossip import Validation
 from protocols.ids import PeerId
@@ -105,10 +106,6 @@ Validator = Callable[[PeerId, bytes], Validation]
 """Asked about every gossip message (author, data) before it is delivered or forwarded."""
 
 
-IsProven = Callable[[PeerId], bool]
-"""Says whether a peer has done work here that was checked; asked often, and must be quick."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeLimits:
     """What one protocol's handler allows."""
@@ -162,8 +159,8 @@ class Network(Protocol):
             info: whom, and where.
             timeout_s: for all addresses together.
             told_by: who named these addresses, if that was a peer: then only some kinds of
-                address are dialled (:mod:`echo2swarm.network.admission.dial_policy`), and only so many
-                of one who told. None: the run's owner or the person at this machine did, by a
+                address are dialled (:mod:`~echo2swarm.network.admission.dial_policy`), and only so
+                many of one who told. None: the run's owner or the person at this machine did, by a
                 ticket or a configuration; that is always followed.
 
         Raises:

@@ -17,12 +17,12 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network import address_book
 from echo2swarm.network.addresses import group_by_peer, merge_addresses
+from echo2swarm.network.admission.dial_policy import target_of
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from echo2swarm.network.admission.dial_policy import target_of
+from echo2swarm.system.errors import NetworkError, StoreError
 from protocols import advert
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RunId, short
@@ -201,7 +201,9 @@ class Discovery:
         try:
             record = await self._network.get_record(advert.dht_key_of(self._run, peer))
             if record is not None:
-                said = group_by_peer(advert.verify_advert(record, run=self._run, peer=peer).addresses)
+                said = group_by_peer(
+                    advert.verify_advert(record, run=self._run, peer=peer).addresses
+                )
                 own = next((info.addresses for info in said if info.peer == peer), ())
             found = await self._network.find_peer(peer)
         except (NetworkError, RemoteProtocolError) as exc:

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterable
 from typing import Final
 
-from echo2swarm.system.errors import NetworkError, UsageError
 from echo2swarm.network.admission.dial_policy import MIN_PORT, Kind, kind_of, target_of
+from echo2swarm.system.errors import NetworkError, UsageError
 
 _NAMES: Final = {
     "dns": socket.AF_UNSPEC,

@@ -6,8 +6,8 @@ from typing import Final, TypeVar
 
 import trio
 
-from echo2swarm.network.base import STALL_S, Data, IncomingStream, first_frame_s
 from echo2swarm.network.admission.stream_seats import Seat, Seats
+from echo2swarm.network.base import STALL_S, Data, IncomingStream, first_frame_s
 from protocols.ids import PeerId
 
 LOOK_S: Final = 1.0

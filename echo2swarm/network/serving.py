@@ -5,18 +5,18 @@ from collections.abc import Collection
 import structlog
 import trio
 
-from echo2swarm.system.errors import NetworkError
+from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.network.admission.stream_seats import Seat, Seats
+from echo2swarm.network.admission.throttle import Rates, Throttle
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Handler,
     IncomingStream,
-    IsProven,
     ServeLimits,
     Validator,
 )
 from echo2swarm.network.served_stream import ServedStream
-from echo2swarm.network.admission.stream_seats import Seat, Seats
-from echo2swarm.network.admission.throttle import Rates, Throttle
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Validation
 from protocols.ids import PeerId, short

@@ -14,9 +14,14 @@ from echo2swarm.scheduling.capacity import (
     max_publish_every,
     min_staleness,
 )
-from echo2swarm.text.format import format_mbit, format_percent, format_rate, format_seconds, printable
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Shortfall
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Shortfall, select
+from echo2swarm.text.format import (
+    format_mbit,
+    format_percent,
+    format_rate,
+    format_seconds,
+    printable,
+)
 
 FREE_BELOW: Final = 1.25
 """Up to this times the need nobody is said to be superfluous: the selector keeps as much."""

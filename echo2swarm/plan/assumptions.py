@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from echo2swarm.scheduling.selection.offers import MAX_OFFERS
 from echo2swarm.system.errors import ConfigError
 from echo2swarm.text.toml_docs import comment, default_of, field_docs, summary, toml_of
-from echo2swarm.scheduling.selection.offers import MAX_OFFERS
-from echo2swarm.text.toml_tables import convert_table
+from echo2swarm.text.toml_tables import Table, convert_table
 
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
@@ -27,10 +27,6 @@ Staleness = Annotated[int, msgspec.Meta(ge=0, le=64)]
 
 MAX_KINDS: Final = 10_000
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
-
-
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table: immutable, and unknown keys are an error."""
 
 
 class PlanLearnerTable(Table, frozen=True):

@@ -8,12 +8,17 @@ import click
 from msgspec import structs
 from rich.console import Console
 
-from echo2swarm.system.errors import UsageError
-from echo2swarm.plan.assumptions import Assumptions, LimitsTable, check_assumptions, load_assumptions
+from echo2swarm.plan.assumptions import (
+    Assumptions,
+    LimitsTable,
+    check_assumptions,
+    load_assumptions,
+)
 from echo2swarm.plan.measured import from_run
 from echo2swarm.plan.plan import make_plan
 from echo2swarm.plan.plot import write_plot
 from echo2swarm.plan.text import no_plan, plan_json, plan_view
+from echo2swarm.system.errors import UsageError
 
 _FILE_COLUMNS: Final = 110
 """Where the output is a file or a pipe, lines may be so long."""

@@ -6,21 +6,21 @@ from typing import Final
 
 from msgspec import structs
 
-from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
-from echo2swarm.system.errors import ConfigError, StoreError
-from echo2swarm.system.jsonl import read_jsonl
 from echo2swarm.plan.assumptions import (
     Assumptions,
-    PlanLearnerTable,
     LimitsTable,
     OfferTable,
+    PlanLearnerTable,
     PlanRolloutTable,
     WeightsTable,
     check_assumptions,
 )
 from echo2swarm.report.run_reader import read_run
+from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
 from echo2swarm.status.client import read_status
 from echo2swarm.status.health import ENDED_PHASES
+from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.system.jsonl import read_jsonl
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Quantity, StatusReply
 

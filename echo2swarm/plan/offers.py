@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.plan.assumptions import Assumptions, OfferTable
 from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, effective
 from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 
 MBIT: Final = 1e6 / 8
 """Bytes."""

@@ -5,15 +5,6 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final
 
-from echo2swarm.scheduling.capacity import (
-    Delays,
-    Forecast,
-    LearnerLoad,
-    forecast,
-    min_staleness,
-    paper_rollouts_per_s,
-    prior,
-)
 from echo2swarm.plan.assumptions import Assumptions
 from echo2swarm.plan.offers import (
     MBIT,
@@ -23,8 +14,16 @@ from echo2swarm.plan.offers import (
     price_of,
     supply_of,
 )
-from echo2swarm.scheduling.selection import Effort, Limits, Need, Selection, Shortfall
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.capacity import (
+    Delays,
+    Forecast,
+    LearnerLoad,
+    forecast,
+    min_staleness,
+    paper_rollouts_per_s,
+    prior,
+)
+from echo2swarm.scheduling.selection import Effort, Limits, Need, Selection, Shortfall, select
 
 _EXACT_LIMIT_S: Final = 3.0
 _MB: Final = 1e6

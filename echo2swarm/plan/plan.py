@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import structs
 
 from echo2swarm.plan.assumptions import Assumptions, OfferTable
-from echo2swarm.plan.options import PlanOption, PlanInputs, workload_of
+from echo2swarm.plan.options import PlanInputs, PlanOption, workload_of
 from echo2swarm.scheduling.selection import Effort, Shortfall
 
 EQUAL_COST: Final = 1.01

@@ -4,9 +4,9 @@ from math import isfinite
 from pathlib import Path
 from typing import Final
 
+from echo2swarm.plan.plan import Plan
 from echo2swarm.system.errors import StoreError, SwarmError
 from echo2swarm.system.extras import install_extra
-from echo2swarm.plan.plan import Plan
 
 FILE_NAME: Final = "plan.png"
 _DPI: Final = 130

@@ -9,7 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from echo2swarm.plan.assumptions import Assumptions
+from echo2swarm.plan.options import PlanOption
+from echo2swarm.plan.plan import Baseline, Plan
 from echo2swarm.scheduling.capacity import BindingLimit
+from echo2swarm.scheduling.selection import Shortfall
 from echo2swarm.text.format import (
     MISSING,
     format_mbit,
@@ -18,10 +22,6 @@ from echo2swarm.text.format import (
     format_seconds,
     printable,
 )
-from echo2swarm.plan.assumptions import Assumptions
-from echo2swarm.plan.options import PlanOption
-from echo2swarm.plan.plan import Baseline, Plan
-from echo2swarm.scheduling.selection import Shortfall
 
 
 def plan_json(plan: Plan, assumptions: Assumptions) -> bytes:

@@ -17,13 +17,13 @@ import msgspec
 from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
-    ChildReply,
     Call,
-    Cancel,
-    Failure,
-    FromParent,
-    FrameKind,
     CallProgress,
+    Cancel,
+    ChildReply,
+    Failure,
+    FrameKind,
+    FromParent,
 )
 from echo2swarm.processes.worker import OnProgress, end_orphan, write_traceback
 from protocols.framing import FrameDecoder, frame

@@ -26,12 +26,12 @@ from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
-    ChildReply,
     Call,
+    CallProgress,
     Cancel,
+    ChildReply,
     Failure,
     FrameKind,
-    CallProgress,
 )
 from echo2swarm.system.errors import ChildError
 from protocols.errors import RemoteProtocolError

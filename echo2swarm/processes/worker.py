@@ -22,13 +22,13 @@ from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
     TRACEBACKS_VARIABLE,
-    ChildReply,
     Call,
-    Cancel,
-    Failure,
-    FromParent,
-    FrameKind,
     CallProgress,
+    Cancel,
+    ChildReply,
+    Failure,
+    FrameKind,
+    FromParent,
 )
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.locales import escape_what_streams_lack

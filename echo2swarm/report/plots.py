@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from echo2swarm.report.run_record import RunRecord, moving_mean
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.extras import install_extra
-from echo2swarm.report.run_record import RunRecord, moving_mean
 
 MEAN_STEPS: Final = 5
 _OVERLAP_UPDATES: Final = 12

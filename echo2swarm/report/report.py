@@ -12,14 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from echo2swarm.report.engine_drift import by_engine
-from echo2swarm.system.errors import UsageError
-from echo2swarm.text.format import (
-    format_bytes,
-    format_percent,
-    format_seconds,
-    printable,
-    table_cell,
-)
 from echo2swarm.report.engines import engines_text
 from echo2swarm.report.plots import write_run_plots
 from echo2swarm.report.run_reader import read_run
@@ -33,6 +25,14 @@ from echo2swarm.report.run_record import (
     reward_gain,
 )
 from echo2swarm.status.view import refusals_text, sort_nodes
+from echo2swarm.system.errors import UsageError
+from echo2swarm.text.format import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    printable,
+    table_cell,
+)
 from protocols.ids import PeerId, short
 
 _UNKNOWN: Final = "not known"

@@ -13,19 +13,19 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.report.engine_drift import NodeDrift, Drift, drift_of_nodes
-from echo2swarm.system.errors import StoreError, SwarmError
-from echo2swarm.system.jsonl import aside, read_jsonl
+from echo2swarm.report.engine_drift import Drift, NodeDrift, drift_of_nodes
+from echo2swarm.report.fairness import Shares, read_shares
 from echo2swarm.report.run_record import (
     Broadcast,
     EvalRecord,
     Interval,
     RunRecord,
-    TimeSpan,
     StepRecord,
+    TimeSpan,
 )
-from echo2swarm.report.fairness import Shares, read_shares
 from echo2swarm.status.client import read_status
+from echo2swarm.system.errors import StoreError, SwarmError
+from echo2swarm.system.jsonl import aside, read_jsonl
 from protocols.status import StatusReply
 
 LEDGER_FORMATS: Final = (1, 2, 3)

@@ -7,8 +7,15 @@ from statistics import median
 from typing import Final
 
 from echo2swarm.scheduling.capacity import LearnerLoad
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection, effective
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import (
+    Effort,
+    Limits,
+    Need,
+    NodeOffer,
+    Selection,
+    effective,
+    select,
+)
 from echo2swarm.simulate.accounts import Accounts
 from echo2swarm.simulate.broadcast import BroadcastModel
 from echo2swarm.simulate.clock import EventClock

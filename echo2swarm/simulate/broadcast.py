@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.simulate.node import SimNode
 from echo2swarm.simulate.tables import MBIT_BYTES, BroadcastTable
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 
 MB: float = 1e6
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from echo2swarm.simulate.results import SimulationResult
 from echo2swarm.simulate.tables import (
     BroadcastTable,
-    SimulatedLearnerTable,
     NodesTable,
-    SimulatedRunTable,
     Scenario,
+    SimulatedLearnerTable,
+    SimulatedRunTable,
     SimulatedSelectorTable,
 )
 

@@ -5,8 +5,8 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
-from echo2swarm.simulate.workload import Part
 from echo2swarm.simulate.tables import AnswersTable
+from echo2swarm.simulate.workload import Part
 
 _NORMAL: Final = NormalDist()
 _MAX_Z: Final = 8.0

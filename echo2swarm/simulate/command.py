@@ -14,7 +14,6 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.simulate.plots import write_simulation_plots
 from echo2swarm.simulate.results import SimulationResult
 from echo2swarm.simulate.scenario import load_scenario
@@ -22,6 +21,7 @@ from echo2swarm.simulate.swarm import simulate_swarm
 from echo2swarm.simulate.tables import Scenario
 from echo2swarm.simulate.text import find
 from echo2swarm.simulate.view import show_result, show_spread
+from echo2swarm.system.errors import StoreError
 
 _FILE_COLUMNS: Final = 110
 """Where the output is a file or a pipe, lines may be so long."""
@@ -72,7 +72,9 @@ def _simulate_all(scenarios: Sequence[Scenario], num_jobs: int) -> list[Simulati
     num_steps = sum(scenario.run.num_steps for scenario in scenarios)
     with _progress(num_steps) as advance:
         if num_jobs == 1 or len(scenarios) == 1:
-            return [simulate_swarm(scenario, on_step=lambda _: advance(1)) for scenario in scenarios]
+            return [
+                simulate_swarm(scenario, on_step=lambda _: advance(1)) for scenario in scenarios
+            ]
         context = multiprocessing.get_context("spawn")
         results = []
         with ProcessPoolExecutor(min(num_jobs, len(scenarios)), mp_context=context) as pool:

@@ -12,13 +12,13 @@ from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_book import LeaseState
-from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.simulate.accounts import Accounts, StepEntry
-from echo2swarm.simulate.chance import sigma_of, lognormal_factor
-from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
+from echo2swarm.simulate.chance import lognormal_factor, sigma_of
 from echo2swarm.simulate.clock import EventClock
+from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
 from echo2swarm.simulate.measures import Measures
 from echo2swarm.simulate.tables import Scenario
+from echo2swarm.system.rates import LearnerPhase
 from protocols.ids import PolicyVersion
 
 
@@ -152,7 +152,9 @@ class SimulatedLoop:
         batch.assert_fresh(max_staleness=self._table.max_staleness)
         wait_s = self._engine.now_s - self._since_s
         self._enter(LearnerPhase.TRAINING)
-        factor = lognormal_factor(self._train_sigma, self._rng.gauss(0, 1)) if self._train_sigma else 1.0
+        factor = (
+            lognormal_factor(self._train_sigma, self._rng.gauss(0, 1)) if self._train_sigma else 1.0
+        )
         train_s = self._table.train_s * factor
         self._engine.after(train_s, self._trained, self._life, batch, wait_s, train_s)
 

@@ -13,8 +13,8 @@ from typing import Final
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState, SampleKey
+from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
 from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from echo2swarm.simulate.accounts import Accounts
@@ -277,7 +277,9 @@ class SimulatedLeaseDesk:
                 SimPrompt(index, self._prompt) for index in range(first, self._num_prompts)
             )
 
-    def _judge(self, node: SimNode, lease: LeaseRecord, work: SimulatedSubmission, now_s: float) -> None:
+    def _judge(
+        self, node: SimNode, lease: LeaseRecord, work: SimulatedSubmission, now_s: float
+    ) -> None:
         dispatcher = self._dispatcher
         is_stale = (
             judge_staleness(

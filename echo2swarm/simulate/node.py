@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from echo2swarm.simulate.chance import Answers, sigma_of, lognormal_factor
+from echo2swarm.simulate.chance import Answers, lognormal_factor, sigma_of
 from echo2swarm.simulate.clock import EventClock
-from echo2swarm.simulate.workload import InHand, Part
 from echo2swarm.simulate.tables import NodesTable
+from echo2swarm.simulate.workload import InHand, Part
 from protocols.ids import PeerId
 from protocols.leases import Lease
 
@@ -280,7 +280,8 @@ class SimNode:
                 self._occupy((num_waiting - MAX_UNSENT) * self._submit_s, self._free)
             elif parts := self._work.next_batch(self._applied, self.kind.concurrency):
                 works = [
-                    SimulatedSubmission(part, self._applied, self._answers.of_part(part)) for part in parts
+                    SimulatedSubmission(part, self._applied, self._answers.of_part(part))
+                    for part in parts
                 ]
                 self._occupy(self._seconds_for(works), self._sampled, works)
 

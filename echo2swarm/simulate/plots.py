@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from echo2swarm.simulate.results import SimulationResult
 from echo2swarm.system.errors import StoreError, SwarmError
 from echo2swarm.system.extras import install_extra
-from echo2swarm.simulate.results import SimulationResult
 
 _DPI: Final = 130
 _WIDTH_IN: Final = 9.0

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from math import inf
 
-from echo2swarm.simulate.chance import Answers, sigma_of, lognormal_factor
+from echo2swarm.simulate.chance import Answers, lognormal_factor, sigma_of
 from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.node import LearnerSide, SimNode
 from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
@@ -79,8 +79,10 @@ class Population:
             node = SimNode(
                 PeerId(f"{kind.name}-{number:05d}"),
                 kind,
-                tokens_per_s=mean_tokens_per_s * lognormal_factor(speed_sigma, self._rng.gauss(0, 1)),
-                usd_per_hour=kind.usd_per_hour * lognormal_factor(price_sigma, self._rng.gauss(0, 1)),
+                tokens_per_s=mean_tokens_per_s
+                * lognormal_factor(speed_sigma, self._rng.gauss(0, 1)),
+                usd_per_hour=kind.usd_per_hour
+                * lognormal_factor(price_sigma, self._rng.gauss(0, 1)),
                 judge_s=self._scenario.learner.judge_s,
                 answers=self._answers,
                 engine=self._engine,

@@ -8,9 +8,6 @@ from typing import Any, Final
 
 import msgspec
 
-from echo2swarm.system.errors import ConfigError
-from echo2swarm.text.suggest import suggest
-from echo2swarm.text.toml_tables import convert_table
 from echo2swarm.simulate.tables import (
     MAX_NODES,
     EventKind,
@@ -18,6 +15,9 @@ from echo2swarm.simulate.tables import (
     NodesTable,
     Scenario,
 )
+from echo2swarm.system.errors import ConfigError
+from echo2swarm.text.suggest import suggest
+from echo2swarm.text.toml_tables import convert_table
 from protocols.rollouts import MAX_ROLLOUTS
 
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024

@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_rules import DispatchRules
 from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules
 from echo2swarm.scheduling.selection.speed import Presence
 from echo2swarm.simulate.accounts import Accounts, KindCount, StepEntry
 from echo2swarm.simulate.activation import Activation
 from echo2swarm.simulate.broadcast import BroadcastModel
 from echo2swarm.simulate.chance import Answers
-from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
 from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.learner import SimulatedLoop
+from echo2swarm.simulate.lease_desk import SimulatedLeaseDesk
 from echo2swarm.simulate.measures import Measures
 from echo2swarm.simulate.members import SimulatedMember
 from echo2swarm.simulate.node import SimNode, SimulatedSubmission

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from echo2swarm.text.toml_tables import Name
+from echo2swarm.text.toml_tables import Name, Table
 from protocols.leases import MAX_GROUPS
 
 MBIT_BYTES: Final = 125_000.0
@@ -21,10 +21,6 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Spread = Annotated[float, msgspec.Meta(ge=0, le=3)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table: immutable, and unknown keys are an error."""
 
 
 class SimulatedRunTable(Table, frozen=True):

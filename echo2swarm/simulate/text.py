@@ -9,7 +9,10 @@ from typing import Final
 
 import msgspec
 
+from echo2swarm.simulate.scenario import load_scenario
+from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
 from echo2swarm.system.errors import UsageError
+from echo2swarm.text.suggest import suggest
 from echo2swarm.text.toml_docs import (
     comment,
     field_docs,
@@ -18,10 +21,7 @@ from echo2swarm.text.toml_docs import (
     toml_of,
     with_generated,
 )
-from echo2swarm.text.suggest import suggest
-from echo2swarm.text.toml_tables import table_type
-from echo2swarm.simulate.scenario import load_scenario
-from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario, Table
+from echo2swarm.text.toml_tables import Table, table_type
 
 MODULE: Final = "echo2swarm.simulate.text"
 FOLDER: Final = Path(__file__).parent / "scenarios"

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from echo2swarm.text.format import format_percent, format_seconds
 from echo2swarm.simulate.results import KindResult, SimulationResult
+from echo2swarm.text.format import format_percent, format_seconds
 
 _UNKNOWN = "-"
 

@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 import trio
 
-from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, call
+from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from protocols import advert
 from protocols import status as status_protocol
 from protocols.codec import decode, encode

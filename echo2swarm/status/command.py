@@ -16,14 +16,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from echo2swarm.system.errors import SwarmError, UsageError
-from echo2swarm.text.format import printable
 from echo2swarm.status.client import read_status
 from echo2swarm.status.health import ENDED_PHASES, is_healthy
 from echo2swarm.status.view import status_view
+from echo2swarm.system.errors import SwarmError, UsageError
 from echo2swarm.system.logging import configure_logging
-from echo2swarm.text.ticket import typed_ticket
-from protocols import ticket as ticket_protocol
+from echo2swarm.text.format import printable
 from protocols.errors import RemoteProtocolError
 from protocols.status import StatusReply
 from protocols.ticket import Ticket
@@ -63,19 +61,6 @@ class StatusOptions:
     watch: bool
     interval_s: float
     timeout_s: float
-
-
-def read_ticket(text: str) -> Ticket:
-    """Return the ticket in ``text``; ``-`` reads it from standard input.
-
-    Raises:
-        UsageError: it is no ticket, cut short, or expired.
-    """
-    line = typed_ticket(text, command="swarm status")
-    try:
-        return ticket_protocol.parse_ticket(line, now_unix_s=time.time())
-    except RemoteProtocolError as exc:
-        raise UsageError(str(exc)) from exc
 
 
 def show_status(options: StatusOptions) -> bool:

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.status.client import StatusClient
+from echo2swarm.system.identity import Identity
 from protocols.ticket import Ticket
 
 

@@ -15,6 +15,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from echo2swarm.status.health import ENDED_PHASES, STALE_AFTER_S
+from echo2swarm.status.view_capacity import forecast_text, outlook_facts
+from echo2swarm.status.view_evaluation import evaluation_facts
+from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.text.format import (
     MISSING,
     bar,
@@ -27,10 +31,6 @@ from echo2swarm.text.format import (
     printable,
     rod,
 )
-from echo2swarm.system.rates import LearnerPhase
-from echo2swarm.status.view_evaluation import evaluation_facts
-from echo2swarm.status.health import ENDED_PHASES, STALE_AFTER_S
-from echo2swarm.status.view_capacity import forecast_text, outlook_facts
 from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId, short
 from protocols.status import NodeStatus, Reachability, ReasonCount, StatusReply

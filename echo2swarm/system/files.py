@@ -1,6 +1,7 @@
 """Small things about files that must survive: whole or not at all, synced, room or none."""
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 from typing import Final
@@ -44,3 +45,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal.
+
+    Raises:
+        OSError: it can't be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

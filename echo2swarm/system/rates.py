@@ -95,7 +95,9 @@ class Timeline:
     """Which phase the learner was in, when, and for how long in all."""
 
     def __init__(self, now_s: float) -> None:
-        self._changes: deque[tuple[float, LearnerPhase]] = deque([(now_s, LearnerPhase.STARTING)], _KEPT_CHANGES)
+        self._changes: deque[tuple[float, LearnerPhase]] = deque(
+            [(now_s, LearnerPhase.STARTING)], _KEPT_CHANGES
+        )
         self._totals_s: dict[LearnerPhase, float] = {}
 
     @property

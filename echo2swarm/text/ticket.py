@@ -2,15 +2,33 @@
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Final
 
 from echo2swarm.system.errors import UsageError
-from protocols.ticket import MAX_BYTES, PREFIX
+from protocols.errors import RemoteProtocolError
+from protocols.ticket import MAX_BYTES, PREFIX, Ticket, parse_ticket
 
 TICKET_FILE: Final = "ticket.txt"
 """Where a learner writes it, in its run directory."""
 _STDIN: Final = "-"
+
+
+def read_ticket(text: str, *, command: str) -> Ticket:
+    """Return the ticket that was typed; ``-`` reads it from standard input.
+
+    Args:
+        text: the argument.
+        command: that it was typed after, for the message.
+
+    Raises:
+        UsageError: it is no ticket, cut short, or expired.
+    """
+    try:
+        return parse_ticket(typed_ticket(text, command=command), now_unix_s=time.time())
+    except RemoteProtocolError as exc:
+        raise UsageError(str(exc)) from exc
 
 
 def typed_ticket(text: str, *, command: str) -> str:

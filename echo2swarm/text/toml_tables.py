@@ -33,7 +33,13 @@ MAX_NUMBER: Final = 2**53 - 1
 """JSON holds all integers up to it exactly; 64 bits, with room for sums and hours in seconds."""
 
 
-def convert_table(table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = "") -> S:
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every table: immutable, and unknown keys are an error."""
+
+
+def convert_table(
+    table: Mapping[str, Any], kind: type[S], *, where: str = "", title: str = ""
+) -> S:
     """Return ``table`` as a ``kind``.
 
     Args:
@@ -92,7 +98,9 @@ def _refuse_unknown(
     for name, value in table.items():
         if name not in fields:
             inside = f"in {title or f'[{where}]'}" if title or where else "at the top"
-            raise ConfigError(f"{join_key(where, name)}: no such key {inside}{suggest(name, fields)}")
+            raise ConfigError(
+                f"{join_key(where, name)}: no such key {inside}{suggest(name, fields)}"
+            )
         inner = table_type(fields[name])
         if inner is not None and isinstance(value, Mapping):
             _refuse_unknown(value, inner, join_key(where, name))

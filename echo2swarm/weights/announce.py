@@ -6,9 +6,9 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import call, serve_calls
+from echo2swarm.system.errors import NetworkError
 from protocols import manifest as manifest_protocol
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, RunId, short

@@ -14,8 +14,8 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.system.errors import StoreError
-from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
 from echo2swarm.weights.delta.offered import offer_deltas
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from protocols.manifest import Delta, PayloadRef, PolicyManifest

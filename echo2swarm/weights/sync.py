@@ -18,19 +18,19 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget
-from echo2swarm.system.errors import DoesNotFitError, NetworkError, StoreError
 from echo2swarm.network.base import Network
+from echo2swarm.system.errors import DoesNotFitError, NetworkError, StoreError
 from echo2swarm.weights.announce import ask_for_manifest, serve_manifests
-from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource
 from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
-from echo2swarm.weights.transfer.stream_pool import StreamPool
-from echo2swarm.weights.update import VersionUpdater
 from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
-from protocols.heartbeat import MAX_REPORTS, PeerReport
+from echo2swarm.weights.update import VersionUpdater
 from protocols.errors import RemoteProtocolError
-from protocols.gossip import Validation, ManifestGate
+from protocols.gossip import ManifestGate, Validation
+from protocols.heartbeat import MAX_REPORTS, PeerReport
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.manifest import MAX_BYTES, PolicyManifest, topic_of
 from protocols.reasons import Reason

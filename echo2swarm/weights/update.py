@@ -8,26 +8,26 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget
 from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.delta.apply import CODECS, rebuild
+from echo2swarm.weights.file_names import check_names
+from echo2swarm.weights.store.library import VersionLibrary
+from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource, fetch_payload
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.weights.transfer.stream_pool import StreamPool
+from echo2swarm.weights.transfer.traffic import Traffic
 from echo2swarm.weights.update_plan import (
     AnchorUpdate,
-    UpdateFacts,
     DeltaUpdate,
-    Way,
     FullUpdate,
+    UpdateFacts,
+    Way,
     choose_way,
     is_still_offered,
     is_worth_finishing,
 )
-from echo2swarm.weights.transfer.fetch import FetchProgress, HoldersSource, fetch_payload
-from echo2swarm.weights.store.library import VersionLibrary
-from echo2swarm.weights.transfer.stream_pool import StreamPool
-from echo2swarm.weights.file_names import check_names
-from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.delta.apply import CODECS, rebuild
-from echo2swarm.weights.transfer.banned import BanList
-from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion
 from protocols.manifest import Delta, PayloadRef, PolicyManifest, base_of

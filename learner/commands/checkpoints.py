@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from echo2swarm.text.format import format_bytes
-from learner.run.checkpoint_store import Unreadable, damage_of
 from learner.commands.fork import Forked
+from learner.run.checkpoint_store import Unreadable, damage_of
 from learner.run.run_dir import RunDir, read_run_dir
 
 

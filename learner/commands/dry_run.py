@@ -12,8 +12,8 @@ import trio
 
 from learner.config import LearnerConfig
 from learner.evaluation.held_out import num_excluded
-from learner.run.model_limits import check_prompts_fit, longest_question
 from learner.run.model_folder import check_loads, find_run_model
+from learner.run.model_limits import check_prompts_fit, longest_question
 from learner.scoring.checking import check_task, has_answers_to_check
 from learner.scoring.client import open_scorer
 

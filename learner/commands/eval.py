@@ -16,24 +16,30 @@ import trio
 
 from echo2swarm.system.errors import UsageError
 from echo2swarm.system.logging import configure_logging
-from learner.config import LearnerConfig
-from learner.evaluation.evaluator import EvaluationPlan, PolicyFolder, Rewards, evaluate_policy, open_evaluation_engine
-from learner.evaluation.progress import ProgressLine
-from learner.evaluation.held_out import draw_held_out, num_excluded
-from learner.evaluation.report import as_json, as_table
 from learner.commands.export import export_checkpoint
+from learner.config import LearnerConfig
+from learner.evaluation.evaluator import (
+    EvaluationPlan,
+    PolicyFolder,
+    Rewards,
+    evaluate_policy,
+    open_evaluation_engine,
+)
+from learner.evaluation.held_out import draw_held_out, num_excluded
+from learner.evaluation.progress import ProgressLine
+from learner.evaluation.report import as_json, as_table
 from learner.export.source import (
     BASE,
-    RunSource,
     CheckpointSource,
+    RunSource,
     find_checkpoint,
     hold_checkpoint,
     is_model_folder,
     read_run_source,
 )
+from learner.run.inputs import read_inputs
 from learner.run.model_folder import prepare_model
 from learner.run.run_dir import RunDir
-from learner.run.inputs import read_inputs
 from learner.scoring.client import ProcessScorer, open_scorer
 from learner.tasks.inputs import Input, differences
 from protocols.sampling import SamplingParams
@@ -142,7 +148,9 @@ def scratch_folder() -> Iterator[Path]:
     rmtree(folder, ignore_errors=True)
 
 
-async def _evaluate_all(options: EvalOptions, run: RunSource, models: Sequence[_Model]) -> list[Rewards]:
+async def _evaluate_all(
+    options: EvalOptions, run: RunSource, models: Sequence[_Model]
+) -> list[Rewards]:
     config = run.config
     base = await prepare_model(config.model.path)
     results = []

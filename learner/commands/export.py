@@ -16,8 +16,8 @@ import trio
 from echo2swarm.processes.parent import open_child
 from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, UsageError
-from echo2swarm.text.format import format_bytes
 from echo2swarm.system.logging import configure_logging
+from echo2swarm.text.format import format_bytes
 from learner.export.card import model_card
 from learner.export.messages import Export, Exported
 from learner.export.source import CheckpointSource, hold_checkpoint

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import trio
 
-from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import ConfigError, StoreError, UsageError
-from learner.run.checkpoint_store import Checkpoint, damage_of
+from echo2swarm.system.files import write_atomically
 from learner.config import LearnerConfig
 from learner.config.file import load_config, resolved
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import Beginning
 from learner.ledger.resume import beginning_at
-from learner.run.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
+from learner.run.checkpoint_store import Checkpoint, damage_of
 from learner.run.inputs import (
     Recorded,
     changed_inputs,
@@ -33,6 +32,7 @@ from learner.run.inputs import (
     read_inputs,
     write_inputs,
 )
+from learner.run.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

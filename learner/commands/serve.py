@@ -11,15 +11,15 @@ import structlog
 import trio
 
 from echo2swarm.system.allocator import keep_heap_small
-from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.system.logging import configure_logging
+from echo2swarm.text.cli_errors import error_boundary
 from learner.app import Serving, serve_run
+from learner.commands.dry_run import rehearse
 from learner.config import LearnerConfig
 from learner.config import file as config_file
 from learner.config.changes import Change, changes, check_resumable
 from learner.config.places import check_places
-from learner.commands.dry_run import rehearse
 from learner.run.run_dir import RunDir, check_is_there, hold, open_run_dir
 
 _OPTION_OF: Final = {"run.name": "--name", "swarm.listen": "--listen"}

@@ -1,5 +1,6 @@
 """The run's configuration: its tables, where they are read from, what must fit together."""
 
+from echo2swarm.text.toml_tables import Table
 from learner.config.tables import (
     CheckpointConfig,
     EvalConfig,
@@ -9,7 +10,6 @@ from learner.config.tables import (
     RunConfig,
     SelectorConfig,
     SwarmConfig,
-    Table,
     TrackingConfig,
     TrainerConfig,
 )

@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.own_addresses import check_advertised, check_listen
+from echo2swarm.system.errors import ConfigError, UsageError
 from learner.config.tables import (
     EvalConfig,
     LearnerConfig,

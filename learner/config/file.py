@@ -16,8 +16,8 @@ import msgspec
 import tomli_w
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.text.toml_tables import accepts, convert_table, table_type
 from echo2swarm.system.text_files import why_not_utf8, without_mark
+from echo2swarm.text.toml_tables import accepts, convert_table, table_type
 from learner.config.checks import check_config
 from learner.config.presets import PRESETS
 from learner.config.tables import LearnerConfig, TrainerConfig

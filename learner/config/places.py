@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.system.errors import ConfigError, UsageError
 from echo2swarm.models.folder import check_model_folder
 from echo2swarm.models.resolve import EMBEDDED, is_hub_id
 from echo2swarm.network.own_addresses import look_up
+from echo2swarm.system.errors import ConfigError, UsageError
 from learner.config.tables import LearnerConfig
 from learner.tasks.registry import BUILT_IN, find_kind
 

@@ -8,17 +8,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from echo2swarm.text.toml_tables import Name
+from echo2swarm.text.toml_tables import Name, Table
 from learner.config.presets import Importance, KlEstimator, LengthNorm, Level, Preset
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NonNegative = Annotated[float, msgspec.Meta(ge=0)]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every table: immutable, and unknown keys are an error."""
 
 
 class RunConfig(Table, frozen=True):

@@ -22,8 +22,8 @@ from echo2swarm.text.toml_docs import (
     toml_of,
     with_generated,
 )
-from echo2swarm.text.toml_tables import table_type
-from learner.config.tables import LearnerConfig, Table
+from echo2swarm.text.toml_tables import Table, table_type
+from learner.config.tables import LearnerConfig
 from learner.tasks.base import TaskOptions
 from learner.tasks.prompting import PromptOptions
 from learner.tasks.registry import BUILT_IN, find_kind

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from echo2swarm.text.cli_errors import FAILURE, run_cli
 from echo2swarm.system.errors import UsageError
+from echo2swarm.text.cli_errors import FAILURE, run_cli
 from learner.demo.settings import FULL_STEPS, QUICK_STEPS, DemoSettings
 
 

@@ -18,10 +18,10 @@ import trio
 from rich.console import Console
 from rich.text import Text
 
-from echo2swarm.system.errors import SwarmError
-from echo2swarm.text.format import format_seconds, printable
 from echo2swarm.report.report import write_report
 from echo2swarm.report.run_reader import read_run, step_record_of
+from echo2swarm.system.errors import SwarmError
+from echo2swarm.text.format import format_seconds, printable
 from learner.demo.follow import LineFollower
 from learner.demo.narrator import Narrator
 from learner.demo.process import SwarmProcess

@@ -9,9 +9,9 @@ from typing import Final
 
 from rich.text import Text
 
-from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
-from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.report.run_record import StepRecord
+from echo2swarm.system.rates import LearnerPhase
+from echo2swarm.text.format import bar, format_bytes, format_seconds, printable
 from protocols.heartbeat import NodeState
 from protocols.status import NodeStatus, StatusReply
 

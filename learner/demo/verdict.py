@@ -21,7 +21,9 @@ class LearningVerdict:
 def judge_learning(rewards: Sequence[float], *, num_steps: int) -> LearningVerdict:
     """Compare the first and the last ten steps of a run that was to have ``num_steps``."""
     if len(rewards) < num_steps:
-        return LearningVerdict(has_learned=False, why=f"only {len(rewards)} of {num_steps} steps were done")
+        return LearningVerdict(
+            has_learned=False, why=f"only {len(rewards)} of {num_steps} steps were done"
+        )
     gain = reward_gain(rewards)
     if gain is None:
         return LearningVerdict(has_learned=False, why="too few steps to compare")

@@ -12,14 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from echo2swarm.processes.parent import Child, open_child
-from echo2swarm.processes.engine_messages import Completion, Generate, Generated, LoadPolicy, PolicyLoaded
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.models.cache import torch_env
+from echo2swarm.processes.engine_messages import (
+    Completion,
+    Generate,
+    Generated,
+    LoadPolicy,
+    PolicyLoaded,
+)
+from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.system.errors import SwarmError
 from learner.evaluation.held_out import sample_seed
-from learner.ports import Scorer
 from learner.scoring.messages import CompletionToScore as ToScore
 from learner.scoring.messages import Prompt, sha256_of_prompt
+from learner.scoring.ports import Scorer
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
 
@@ -68,7 +74,9 @@ OnDone = Callable[[int], None]
 
 
 @asynccontextmanager
-async def open_evaluation_engine(*, device: str, threads: int, log_path: Path) -> AsyncIterator[Child]:
+async def open_evaluation_engine(
+    *, device: str, threads: int, log_path: Path
+) -> AsyncIterator[Child]:
     """Run an engine for the length of the context."""
     options = json.dumps({"device": device, "threads": threads})
     env = {
@@ -151,7 +159,9 @@ async def _sample(part: Sequence[Prompt], plan: EvaluationPlan, engine: Child) -
     return await _generate(groups, plan.sampling, engine)
 
 
-async def _most_likely(part: Sequence[Prompt], plan: EvaluationPlan, engine: Child) -> list[Completion]:
+async def _most_likely(
+    part: Sequence[Prompt], plan: EvaluationPlan, engine: Child
+) -> list[Completion]:
     index = plan.samples_per_prompt
     groups = [
         LeasedGroup(

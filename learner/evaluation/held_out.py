@@ -6,8 +6,8 @@ from typing import Final
 import structlog
 
 from learner.config import LearnerConfig
-from learner.ports import Scorer
 from learner.scoring.messages import MAX_TOLD, Prompt, told
+from learner.scoring.ports import Scorer
 
 log = structlog.get_logger()
 

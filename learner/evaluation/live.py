@@ -16,28 +16,28 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.jsonl import JsonLines
 from learner.config import EvalConfig
-from learner.rollouts.lease_desk import tell_ended
-from learner.rollouts.prompts import usable_prompts
 from learner.evaluation.evaluators import Evaluators
-from learner.evaluation.verdicts import EvaluationJudge
-from learner.evaluation.point import point_of
 from learner.evaluation.held_out import draw_held_out
-from learner.evaluation.round import HeldOutRequest, RoundPlan, EvaluationRound
-from learner.evaluation.schedule import EvaluationSchedule
 from learner.evaluation.metrics import EvaluationMetrics
+from learner.evaluation.point import point_of
+from learner.evaluation.round import EvaluationRound, HeldOutRequest, RoundPlan
+from learner.evaluation.schedule import EvaluationSchedule
+from learner.evaluation.verdicts import EvaluationJudge
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
-from learner.state.node_table import NodeTable
-from learner.ports import HeldOut
-from learner.state.progress import LearnerProgress
+from learner.rollouts.lease_desk import tell_ended
+from learner.rollouts.prompts import usable_prompts
 from learner.scoring.messages import Prompt
+from learner.scoring.ports import HeldOut
+from learner.state.node_table import NodeTable
+from learner.state.progress import LearnerProgress
 from protocols.ids import LeaseId, PeerId, PolicyVersion, short
 from protocols.leases import Lease
 from protocols.rollouts import RolloutSubmission, RolloutVerdict

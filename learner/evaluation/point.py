@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from learner.evaluation.round import EvaluationRound
-from learner.evaluation.statistics import Interval95, Figures, figures
+from learner.evaluation.statistics import Figures, Interval95, figures
 
 _ESTIMATES = ("mean_at_k", "pass_at_1", "pass_at_k")
 

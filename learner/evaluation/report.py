@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from learner.evaluation.evaluator import Rewards
-from learner.evaluation.statistics import Interval95, Figures, figures, paired_difference
+from learner.evaluation.statistics import Figures, Interval95, figures, paired_difference
 from learner.export.source import RunSource
 
 

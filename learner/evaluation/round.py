@@ -12,7 +12,6 @@ from math import ceil, floor
 from typing import Final, NamedTuple
 
 from echo2swarm.scheduling.leases.late_leases import late_at_s
-from echo2swarm.scheduling.leases.lease_rules import MAX_LEASE_PROMPT_BYTES
 from echo2swarm.scheduling.leases.lease_book import (
     LeaseBook,
     LeaseEnded,
@@ -20,15 +19,15 @@ from echo2swarm.scheduling.leases.lease_book import (
     LeaseState,
     SampleKey,
 )
+from echo2swarm.scheduling.leases.lease_rules import MAX_LEASE_PROMPT_BYTES
 from echo2swarm.scheduling.leases.node_pace import PaceBook
 from learner.evaluation.held_out import sample_seed
+from learner.ledger.evaluation_rows import FIRST_GROUP, ScoredSample, group_of
 from learner.scoring.messages import Prompt, sha256_of_prompt
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease, LeasedGroup, SampleSpec
 from protocols.sampling import SamplingParams
 
-FIRST_GROUP: Final = 2**62
-"""Held-out prompt number 0 as a group; no prompt of training has such a number."""
 MAX_LEASES_PER_NODE: Final = 4
 _NOT_MISSING: Final = object()
 _TOOK_AT_LEAST: Final = frozenset({LeaseState.TIMED_OUT})
@@ -47,30 +46,12 @@ class RoundPlan:
     """Of the run; so long, nodes keep a lease."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredSample:
-    """One judged sample."""
-
-    reward: float
-    is_failed: bool
-    """The verifier failed on it; it counts as 0."""
-    num_tokens: int
-    is_truncated: bool
-    peer: PeerId
-    text: str = ""
-
-
 class HeldOutRequest(NamedTuple):
     """A node that wants work."""
 
     peer: PeerId
     session_id: str
     max_completions: int
-
-
-def group_of(prompt_index: int) -> GroupId:
-    """Return the group that a held-out prompt travels as."""
-    return GroupId(FIRST_GROUP + prompt_index)
 
 
 class EvaluationRound:

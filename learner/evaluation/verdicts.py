@@ -16,19 +16,15 @@ import trio
 
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
 from echo2swarm.system.errors import ChildError
-from learner.evaluation.round import FIRST_GROUP, ScoredSample, EvaluationRound
-from learner.rollouts.checks import (
-    ContentRules,
-    Refusal,
-    check_content,
-    check_membership,
-    sample_key_of,
-)
+from learner.evaluation.round import EvaluationRound
+from learner.ledger.evaluation_rows import FIRST_GROUP, ScoredSample
 from learner.ledger.ledger import Ledger
-from learner.state.node_table import NodeTable
-from learner.ports import Scorer
-from learner.scoring.messages import CompletionToScore, ScoreFault, Reward
+from learner.ledger.refusal import Refusal
+from learner.rollouts.checks import ContentRules, check_content, check_membership, sample_key_of
+from learner.scoring.messages import CompletionToScore, Reward, ScoreFault
+from learner.scoring.ports import Scorer
 from learner.scoring.verdicts import refusal_of
+from learner.state.node_table import NodeTable
 from protocols.ids import short
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout, RolloutSubmission, RolloutVerdict
@@ -105,7 +101,9 @@ class EvaluationJudge:
         await self._record_faults(lease, cases)
         return tuple(case.verdict for case in cases), ends
 
-    async def _score(self, found: EvaluationRound, reserved: Sequence[_Case], lease: LeaseRecord) -> None:
+    async def _score(
+        self, found: EvaluationRound, reserved: Sequence[_Case], lease: LeaseRecord
+    ) -> None:
         if not reserved:
             return
         completions = [

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from echo2swarm.system.errors import StoreError, UsageError
-from learner.run.checkpoint_store import POSITION, Checkpoint, damage_of
 from learner.config import LearnerConfig
 from learner.config import file as config_file
+from learner.run.checkpoint_store import POSITION, Checkpoint, damage_of
 from learner.run.run_dir import RunDir, read_run_dir
 
 BASE: Final = "base"

@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol, TypeVar
 
-from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState, SampleKey
-from learner.evaluation.round import FIRST_GROUP, ScoredSample, group_of
+from echo2swarm.scheduling.leases.lease_book import (
+    MAX_REMEMBERED,
+    LeaseRecord,
+    LeaseState,
+    SampleKey,
+)
+from learner.ledger.evaluation_rows import FIRST_GROUP, ScoredSample, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import LeaseId, PeerId, PolicyVersion
 from protocols.sampling import SamplingParams

@@ -23,10 +23,10 @@ from echo2swarm.scheduling.leases.groups import AcceptedRollout
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, SampleKey
 from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.system.errors import StoreError
-from learner.rollouts.checks import Refusal
 from learner.ledger import resume as ledger_resume
 from learner.ledger.evaluations import Evaluations
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, set_meta
+from learner.ledger.refusal import Refusal
 from learner.ledger.resume import LeftOver, Reach
 from learner.ledger.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 from protocols.advert import NodeAdvert

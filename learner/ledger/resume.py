@@ -13,8 +13,8 @@ from echo2swarm.scheduling.leases.batcher import TrainingBatch, in_order
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_book import MAX_REMEMBERED, LeaseRecord, LeaseState
 from echo2swarm.scheduling.leases.prompt_queue import MAX_PASSED, WINDOW
-from echo2swarm.system.errors import StoreError
 from echo2swarm.scheduling.staleness import Freshness, judge_staleness
+from echo2swarm.system.errors import StoreError
 from learner.ledger.evaluations import forget_after
 from learner.ledger.meta import FORGOTTEN_BEFORE, Beginning, get_meta, read_beginning
 from learner.scoring.messages import MAX_REWARD

@@ -15,12 +15,11 @@ from typing import Final
 import structlog
 import trio
 
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection, select
 from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, Selection
-from echo2swarm.scheduling.selection import select
 from learner.config import SelectorConfig
-from learner.state.link_table import LinkTable
 from learner.membership.offers import limits_of, need_of, offers_of
+from learner.state.link_table import LinkTable
 from learner.state.node import UNABLE, Node
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress

@@ -6,12 +6,12 @@ from importlib.metadata import version as installed_version
 
 import structlog
 
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
+from echo2swarm.system.identity import Identity
 from protocols import advert as advert_protocol
 from protocols import ticket as ticket_protocol
 from protocols.advert import NodeAdvert
-from protocols.gossip import Validation, ManifestGate
+from protocols.gossip import ManifestGate, Validation
 from protocols.ids import PeerId, RunId, short
 from protocols.manifest import MAX_BYTES, topic_of
 from protocols.ticket import MAX_ADDRESSES, Ticket

@@ -9,14 +9,16 @@ import trio
 
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
-from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
 from learner.membership.activator import Activator
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.state.link_table import TICK_S, LinkTable
-from learner.state.node import NodeChange, Node
+from learner.state.node import Node, NodeChange
 from learner.state.node_table import TWIN_WARNING, NodeTable
 from learner.state.progress import LearnerProgress
 from protocols import advert as advert_protocol
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
@@ -25,8 +27,6 @@ from protocols.heartbeat import (
     HeartbeatReply,
     PeerAddresses,
 )
-from protocols.codec import decode, encode
-from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, RunId, short
 from protocols.reasons import Reason
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from echo2swarm.weights.overlay.link_rates import LinkRates
 from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, effective
 from echo2swarm.scheduling.selection.hysteresis import DWELL_STARTUPS
 from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
 from echo2swarm.scheduling.selection.speed import Speed
+from echo2swarm.weights.overlay.link_rates import LinkRates
 from learner.config import SelectorConfig
 from learner.state.link_table import LinkTable
 from learner.state.node import UNABLE, Node

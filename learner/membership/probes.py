@@ -6,8 +6,8 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.weights.overlay.link_probe import hear, receive_blocks, say, send_blocks
 from echo2swarm.network.base import Network, ServeLimits, Stream
+from echo2swarm.weights.overlay.link_probe import hear, receive_blocks, say, send_blocks
 from protocols import probe
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, short

@@ -6,8 +6,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.rpc import Answer
+from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId
 
 _OVER: Final = "nobody is at work here now"

@@ -14,9 +14,10 @@ import msgspec
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
 from echo2swarm.scheduling.staleness import Freshness, judge_staleness
+from learner.ledger.refusal import Refusal
 from learner.rollouts.possible_logprobs import why_impossible
-from protocols.heartbeat import SessionId
 from protocols.errors import MalformedMessageError
+from protocols.heartbeat import SessionId
 from protocols.ids import GroupId, PeerId
 from protocols.leases import LeaseName
 from protocols.packed import unpack_floats, unpack_tokens
@@ -44,14 +45,6 @@ class SubmissionHead(msgspec.Struct, frozen=True):
     run_id: RunName
     session_id: SessionId
     lease_id: LeaseName
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why something was not accepted."""
-
-    reason: Reason
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

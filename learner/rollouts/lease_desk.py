@@ -11,12 +11,12 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
 from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.system.change_event import ChangeEvent
 from learner.ledger.ledger import Ledger
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress

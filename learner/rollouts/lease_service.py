@@ -11,18 +11,18 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseState
+from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
-from learner.rollouts.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
+from learner.rollouts.lease_desk import LeaseDesk
+from learner.scoring.verifier_gate import VerifierGate
 from learner.state.node import Node
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
-from learner.scoring.verifier_gate import VerifierGate
-from protocols.heartbeat import Directive
 from protocols.codec import decode, encode
+from protocols.heartbeat import Directive
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.leases import (
     MAX_REPLY_BYTES,

@@ -14,17 +14,17 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError
-from echo2swarm.network.admission.throttle import Throttle
-from learner.rollouts.lease_desk import LeaseDesk
 from learner.evaluation.live import LiveEvaluation
+from learner.ledger.ledger import Ledger
+from learner.ledger.refusal import Refusal
 from learner.rollouts.checks import (
     ContentRules,
-    Refusal,
     SubmissionHead,
     VersionFacts,
     check_content,
@@ -34,13 +34,13 @@ from learner.rollouts.checks import (
     check_version,
     sample_key_of,
 )
-from learner.ledger.ledger import Ledger
-from learner.state.node_table import NodeTable
-from learner.ports import Scorer
-from learner.state.progress import LearnerProgress
-from learner.scoring.messages import CompletionToScore, ScoreFault, Reward, sha256_of_prompt
+from learner.rollouts.lease_desk import LeaseDesk
+from learner.scoring.messages import CompletionToScore, Reward, ScoreFault, sha256_of_prompt
+from learner.scoring.ports import Scorer
 from learner.scoring.verdicts import refusal_of
 from learner.scoring.verifier_gate import VerifierGate
+from learner.state.node_table import NodeTable
+from learner.state.progress import LearnerProgress
 from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.reasons import Reason

@@ -6,7 +6,6 @@ when all of it is synced, so a process or a machine that dies leaves it whole or
 all. What a disk does to it later is found by the sizes and hashes.
 """
 
-import hashlib
 import os
 import shutil
 import time
@@ -18,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.system.files import sync_folder, write_atomically
+from echo2swarm.system.files import sha256_of_file, sync_folder, write_atomically
 from learner.run.hold_files import hold_files, remove_abandoned
 from protocols.ids import RunId
 
@@ -211,7 +210,7 @@ def damage_of(checkpoint: Checkpoint) -> str | None:
     # Only now: sizes cost nothing, and tell of most faults.
     for name, mark in checkpoint.position.files.items():
         try:
-            if sha256_of(checkpoint.folder / name) != mark.sha256:
+            if sha256_of_file(checkpoint.folder / name) != mark.sha256:
                 return f"{name} is not what was saved: its hash differs"
         except OSError as exc:
             return f"{name} can't be read: {exc.strerror}"
@@ -230,13 +229,7 @@ def replay_floor(steps: Sequence[int], *, first_step: int, keep: int) -> int:
 
 def mark_of(path: Path) -> FileMark:
     """Return size and hash of a file."""
-    return FileMark(path.stat().st_size, sha256_of(path))
-
-
-def sha256_of(path: Path) -> str:
-    """Return the hash of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return FileMark(path.stat().st_size, sha256_of_file(path))
 
 
 def files_in(folder: Path) -> Iterator[Path]:

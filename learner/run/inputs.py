@@ -14,10 +14,9 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.system.files import write_atomically
-from echo2swarm.system.errors import ConfigError, StoreError
-from echo2swarm.models.cache import sha256_of
 from echo2swarm.models.folder import asset_files, weight_files
+from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.system.files import sha256_of_file, write_atomically
 from learner.tasks.inputs import Input, differences
 
 ACCEPT: Final = "--accept-changed-inputs"
@@ -78,7 +77,7 @@ def model_inputs(folder: Path, before: Recorded | None) -> Recorded:
             stamp = f"{stat.st_size} bytes, {stat.st_mtime_ns}"
             is_known = before is not None and before.stamps.get(path.name) == stamp
             identity = known.get(path.name, "") if is_known else ""
-            inputs.append(Input(MODEL_KEY, path.name, identity or sha256_of(path)))
+            inputs.append(Input(MODEL_KEY, path.name, identity or sha256_of_file(path)))
         except OSError as exc:
             raise StoreError(f"{path}: can't be read: {exc.strerror}") from exc
         if stat.st_size > _LARGE_BYTES:
@@ -156,7 +155,7 @@ def _identity(recorded: Input) -> str:
     """Return what a file or package is now; empty if it is gone."""
     try:
         if Path(recorded.name).is_absolute():
-            return sha256_of(Path(recorded.name))
+            return sha256_of_file(Path(recorded.name))
         return version(recorded.name)
     except (OSError, PackageNotFoundError):
         return ""

@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import torch_env
+from echo2swarm.system.errors import ConfigError, StoreError
 
 _PREPARE: Final = "echo2swarm.models.prepare"
 _CHECK: Final = "echo2swarm.models.check"

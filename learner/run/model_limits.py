@@ -6,11 +6,11 @@ from typing import Final
 
 import structlog
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.architecture import num_positions
 from echo2swarm.models.folder import read_config
+from echo2swarm.system.errors import ConfigError
 from learner.config import LearnerConfig
-from learner.ports import Scorer
+from learner.scoring.ports import Scorer
 from protocols.leases import MAX_PROMPT_TOKENS
 
 NUM_TRIED: Final = 16

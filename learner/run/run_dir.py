@@ -30,8 +30,8 @@ from typing import Final
 
 import msgspec
 
-from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import StoreError, UsageError
+from echo2swarm.system.files import write_atomically
 from echo2swarm.text.ticket import TICKET_FILE
 from learner.run.checkpoint_store import Checkpoint, CheckpointStore
 from protocols.ids import RunId

@@ -17,8 +17,8 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.processes.parent import Child, open_child
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, ConfigError
 from learner.run.inputs import ACCEPT, changed_inputs
 from learner.scoring.fair_shares import LEARNER, FairShares
@@ -26,11 +26,11 @@ from learner.scoring.jobs import DrawJob, Request, ScoreJob
 from learner.scoring.messages import (
     CompletionToScore,
     DrawPrompts,
-    ScoreFault,
     OpenTask,
     Prompts,
     Reward,
     Score,
+    ScoreFault,
     Scores,
     TaskOpened,
     told,

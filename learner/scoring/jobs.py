@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 import trio
 
 from echo2swarm.system.errors import ChildError
-from learner.scoring.messages import CompletionToScore, ScoreFault, Prompt, Prompts, Reward, SkippedPrompt
+from learner.scoring.messages import (
+    CompletionToScore,
+    Prompt,
+    Prompts,
+    Reward,
+    ScoreFault,
+    SkippedPrompt,
+)
 
 
 @dataclass(slots=True, eq=False)

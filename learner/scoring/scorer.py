@@ -10,10 +10,10 @@ from learner.scoring.messages import (
     MAX_REWARD,
     MAX_TOLD,
     CompletionToScore,
-    ScoreFault,
     Prompt,
     Prompts,
     Reward,
+    ScoreFault,
     Scores,
     SkippedPrompt,
     TaskOpened,
@@ -198,7 +198,9 @@ class TaskScorer:
             )
             value = call_within(self._score_limit_s, lambda: self._reward(completion, text))
         except RefusedAnswerError as exc:
-            return Reward(0.0, text[:MAX_TEXT_CHARS], str(exc)[:_MAX_ERROR_CHARS], ScoreFault.TOO_COSTLY)
+            return Reward(
+                0.0, text[:MAX_TEXT_CHARS], str(exc)[:_MAX_ERROR_CHARS], ScoreFault.TOO_COSTLY
+            )
         except TimeLimitError as exc:
             return Reward(None, text[:MAX_TEXT_CHARS], _told(exc), ScoreFault.TIMEOUT)
         except (Exception, SystemExit) as exc:

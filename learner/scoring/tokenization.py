@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.architecture import vocab_size
+from echo2swarm.system.errors import ConfigError
 from learner.scoring.end_tokens import EndTokens, end_tokens
 from learner.tasks.base import PromptText, Turn
 from protocols.sampling import MAX_STOP_TOKENS

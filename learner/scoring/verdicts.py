@@ -1,7 +1,7 @@
 """What a completion that has no reward is refused for."""
 
-from learner.rollouts.checks import Refusal
-from learner.scoring.messages import ScoreFault, Reward
+from learner.ledger.refusal import Refusal
+from learner.scoring.messages import Reward, ScoreFault
 from protocols.reasons import Reason
 
 

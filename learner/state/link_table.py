@@ -16,8 +16,8 @@ from echo2swarm.weights.overlay.link_rates import RateBook
 from echo2swarm.weights.overlay.reachability import ReachBook
 from echo2swarm.weights.overlay.tracker import OverlayTracker
 from echo2swarm.weights.transfer.traffic import Traffic
-from protocols.heartbeat import Dial, Heartbeat, LinkReport, PeerReport
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Dial, Heartbeat, LinkReport, PeerReport
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.status import Reachability

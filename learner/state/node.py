@@ -6,10 +6,10 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from echo2swarm.system.rates import WindowSum
 from echo2swarm.scheduling.selection.speed import Presence, SpeedMeter
-from protocols.heartbeat import Directive, NodeState
+from echo2swarm.system.rates import WindowSum
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final
 
-from echo2swarm.system.rates import WindowSum
 from echo2swarm.scheduling.selection.speed import Presence, Speed
+from echo2swarm.system.rates import WindowSum
 from learner.ledger.resume import NodeTotals
-from learner.state.link_table import LinkStatus
-from learner.state.node import NodeChange, Node
 from learner.membership.node_admission import NoRoomError, idle, who_gives_way
-from protocols.heartbeat import Heartbeat, NodeState, PeerReport
+from learner.state.link_table import LinkStatus
+from learner.state.node import Node, NodeChange
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, ReasonCount

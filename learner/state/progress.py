@@ -8,8 +8,8 @@ from typing import Final
 from echo2swarm.scheduling.capacity import (
     Delays,
     Forecast,
-    RecentValues,
     LearnerLoad,
+    RecentValues,
     forecast,
     percentile_95,
     provisioned_rollouts_per_s,

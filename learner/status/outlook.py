@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from math import isfinite
 
-from echo2swarm.scheduling.capacity import RunningEstimate, min_staleness
 from echo2swarm.plan.advice import Situation
-from echo2swarm.system.rates import LearnerPhase
+from echo2swarm.scheduling.capacity import RunningEstimate, min_staleness
 from echo2swarm.scheduling.selection import NodeOffer
+from echo2swarm.system.rates import LearnerPhase
 from learner.membership.activator import Activator
 from learner.state.node_table import NodeTable
 from learner.state.progress import WINDOW_S, LearnerProgress

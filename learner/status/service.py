@@ -11,21 +11,21 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.system.files import write_atomically
-from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.network.base import Network
 from echo2swarm.plan.advice import advise
+from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.system.files import write_atomically
 from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.evaluation.live import LiveEvaluation
 from learner.membership.activator import Activator
-from learner.state.link_table import LinkTable
-from learner.membership.offers import speeds_of
-from learner.state.node_table import NodeTable
 from learner.membership.node_admission import by_use
-from learner.status.outlook import outlook_of, situation_of
-from learner.state.progress import WINDOW_S, LearnerProgress, p95_or_none
+from learner.membership.offers import speeds_of
 from learner.scoring.verifier_gate import VerifierGate
+from learner.state.link_table import LinkTable
+from learner.state.node_table import NodeTable
+from learner.state.progress import WINDOW_S, LearnerProgress, p95_or_none
+from learner.status.outlook import outlook_of, situation_of
 from learner.status.watchdog import Watchdog
 from protocols.codec import decode
 from protocols.errors import RemoteProtocolError

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from echo2swarm.system.errors import ConfigError
-from echo2swarm.text.suggest import suggest
 from echo2swarm.system.text_files import why_not_utf8, without_mark
+from echo2swarm.text.suggest import suggest
 from learner.tasks.base import PromptText, Turn
 from learner.tasks.inputs import Input
 

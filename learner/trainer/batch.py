@@ -15,8 +15,8 @@ import numpy.typing as npt
 from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.advantage import group_advantages, length_weights
-from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import TrainGroup, TrainRollout
+from learner.trainer.prefix_packing import PackedSample
 from protocols.packed import unpack_floats, unpack_tokens
 
 Floats = npt.NDArray[np.float32]
@@ -100,7 +100,9 @@ def make_batch(
             # The KL penalty pulls on every sample; without it these have no gradient.
             if (advantages is None and not objective.kl_coefficient) or not completion:
                 continue
-            samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+            samples.append(
+                PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first)
+            )
             peers.append(rollout.peer_id)
             staleness.append(step - rollout.version)
             minibatch.append(part)

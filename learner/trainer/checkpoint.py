@@ -18,8 +18,8 @@ from learner.trainer.sharding import is_spread, local, rows
 from learner.trainer.tensor_files import (
     MODEL,
     OPTIMIZER_FILE,
-    TensorRows,
     TensorFiles,
+    TensorRows,
     open_stored,
     rank_file,
     write_rows,
@@ -39,7 +39,8 @@ def copy_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, step
 
     Returns:
         What writes the copy into a new folder, in whatever thread, while training goes on. It
-        raises :class:`~echo2swarm.system.errors.StoreError` if the folder exists or can't be written.
+        raises :class:`~echo2swarm.system.errors.StoreError` if the folder exists or is not
+        writable.
     """
     weights = {name: _copy(tensor) for name, tensor in model_tensors(model).items()}
     tensors = _rng(model)

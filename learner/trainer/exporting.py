@@ -12,9 +12,9 @@ from typing import Final
 import torch
 from transformers import PreTrainedModel
 
+from echo2swarm.models.loading import load_causal_lm
 from echo2swarm.processes.worker import OnProgress
 from echo2swarm.system.errors import StoreError
-from echo2swarm.models.loading import load_causal_lm
 from learner.export.messages import Export, Exported
 from learner.trainer.folders import new_folder
 from learner.trainer.tensor_files import MODEL, TensorFiles, open_stored

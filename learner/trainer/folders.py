@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from safetensors import SafetensorError
 
-from echo2swarm.system.files import is_full
 from echo2swarm.system.errors import DiskFullError, StoreError
+from echo2swarm.system.files import is_full
 
 STATE: Final = "state.json"
 """In a checkpoint: its step, and the size of each other file. Written last."""

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from learner.config.objective import Objective
-from learner.trainer.prefix_packing import MicroBatch
 from learner.trainer.objective import token_losses
 from learner.trainer.policy import Policy
+from learner.trainer.prefix_packing import MicroBatch
 from learner.trainer.tokens import Tokens
 
 _MAX_LOGITS: Final = 1 << 25

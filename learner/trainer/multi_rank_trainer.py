@@ -5,12 +5,12 @@ from pathlib import Path
 
 from learner.config import TrainerConfig
 from learner.trainer.folders import new_folder, write_state
-from learner.trainer.rank_group import RankGroup
 from learner.trainer.messages import Start, Started, TrainGroup, Update, Updated, WriteWeights
-from learner.trainer.update import OnProgress
+from learner.trainer.rank_group import RankGroup
 from learner.trainer.rank_messages import CopyState, JoinRanks, WriteCopy
 from learner.trainer.ranks import meet_others, open_meeting
 from learner.trainer.trainer import PolicyTrainer
+from learner.trainer.update import OnProgress
 
 
 class MultiRankTrainer:
@@ -23,7 +23,9 @@ class MultiRankTrainer:
         self._gang = RankGroup(size)
 
         def own() -> PolicyTrainer:
-            return PolicyTrainer(start, table, meet_others(0, size, meeting.port, device=table.device))
+            return PolicyTrainer(
+                start, table, meet_others(0, size, meeting.port, device=table.device)
+            )
 
         try:
             calls = [JoinRanks(rank, size, meeting.port, start) for rank in range(1, size)]

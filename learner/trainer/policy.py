@@ -176,7 +176,9 @@ def _check_samples(vocab_size: int) -> list[PackedSample]:
         for size in (3, 5):
             completion = common + rng.integers(vocab_size, size=size).tolist()
             first = sum(sample.num_completion for sample in samples)
-            samples.append(PackedSample(tokens=start + completion, num_prompt=len(start), first=first))
+            samples.append(
+                PackedSample(tokens=start + completion, num_prompt=len(start), first=first)
+            )
     return samples
 
 

@@ -19,7 +19,9 @@ _SLACK: Final = (1.0, 1.1, 1.25, 1.5)
 """Beyond an even share, when batches are cut smaller so that all ranks get some."""
 
 
-def spread_over_ranks(make: MakeMicroBatches, *, max_tokens: int, num_ranks: int) -> list[list[MicroBatch]]:
+def spread_over_ranks(
+    make: MakeMicroBatches, *, max_tokens: int, num_ranks: int
+) -> list[list[MicroBatch]]:
     """Return the rounds, each with one micro-batch per rank.
 
     Args:

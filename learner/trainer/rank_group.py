@@ -22,8 +22,8 @@ import msgspec
 from echo2swarm.processes.wire import (
     MAX_FRAME_BYTES,
     SOCKET_FD_VARIABLE,
-    ChildReply,
     Call,
+    ChildReply,
     Failure,
     FrameKind,
 )

@@ -11,9 +11,9 @@ import msgspec
 
 from echo2swarm.processes.worker import Later, OnProgress, serve_parent
 from learner.config import TrainerConfig
-from learner.trainer.messages import Update, WriteWeights
 from learner.trainer.environment import prepare, set_threads, threads_per_rank
-from learner.trainer.rank_messages import CopyState, CallDone, JoinRanks, RankCall, WriteCopy
+from learner.trainer.messages import Update, WriteWeights
+from learner.trainer.rank_messages import CallDone, CopyState, JoinRanks, RankCall, WriteCopy
 
 if TYPE_CHECKING:
     from learner.trainer.trainer import PolicyTrainer

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.models.folder import read_config, weight_files
+from echo2swarm.system.errors import StoreError
 from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
 from learner.trainer.folders import new_folder, read_state, write_state

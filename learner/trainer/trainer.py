@@ -14,11 +14,11 @@ from learner.trainer.checkpoint import copy_part, copy_state, load_checkpoint
 from learner.trainer.folders import new_folder
 from learner.trainer.hardware import autocast_dtype, device_of, resident_bytes
 from learner.trainer.messages import Start, Started, TrainGroup, Updated
-from learner.trainer.update import OnProgress, optimize
 from learner.trainer.optimizer import learning_rate, make_optimizer
 from learner.trainer.policy import PolicyOptions, load_policy
 from learner.trainer.ranks import Ranks, device_of_rank
 from learner.trainer.recompute import checkpoint_activations
+from learner.trainer.update import OnProgress, optimize
 from learner.trainer.weights import model_tensors, write_weights
 
 

@@ -17,10 +17,10 @@ import torch
 from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.batch import PackedBatch
-from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
 from learner.trainer.gradient import add_gradient, note_logprobs
 from learner.trainer.optimizer import Stepped, apply_gradients
 from learner.trainer.policy import Policy
+from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
 from learner.trainer.rank_batches import spread_over_ranks
 from learner.trainer.token_metrics import metrics_by_staleness, token_metrics
 from learner.trainer.tokens import Tokens, drift_by_peer
@@ -129,5 +129,7 @@ def _parts(policy: Policy, batch: PackedBatch, table: TrainerConfig) -> list[Rou
                 share_prefixes=policy.shares_prefixes,
             )
 
-        found.append(spread_over_ranks(cut, max_tokens=table.micro_batch_tokens, num_ranks=policy.ranks.size))
+        found.append(
+            spread_over_ranks(cut, max_tokens=table.micro_batch_tokens, num_ranks=policy.ranks.size)
+        )
     return found

@@ -12,6 +12,7 @@ import msgspec
 
 from echo2swarm.processes.worker import Later, serve_parent
 from learner.config import TrainerConfig
+from learner.trainer.environment import prepare, set_threads, threads_per_rank
 from learner.trainer.messages import (
     COPIED,
     SaveCheckpoint,
@@ -25,7 +26,6 @@ from learner.trainer.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.trainer.environment import prepare, set_threads, threads_per_rank
 
 OnProgress = Callable[[str, float, float], None]
 

@@ -11,13 +11,13 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.system.files import is_full
 from echo2swarm.system.errors import ChildError, DiskFullError, StoreError, SwarmError
-from learner.run.checkpoint_store import CheckpointStore, replay_floor
+from echo2swarm.system.files import is_full
 from learner.config import CheckpointConfig
 from learner.ledger.ledger import Ledger
+from learner.run.checkpoint_store import CheckpointStore, replay_floor
+from learner.training.ports import Trainer
 from learner.training.wait_for_disk import is_for_want_of_room, when_there_is_room
-from learner.ports import Trainer
 
 MAX_FAILURES: Final = 3
 """In a row, a full disk aside."""

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import trio
 
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.network.serving import leaves
+from echo2swarm.system.errors import SwarmError
 from learner.training.trainer_client import TrainerLostError
 
 

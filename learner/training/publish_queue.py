@@ -13,14 +13,14 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.jsonl import JsonLines
 from learner.ledger.ledger import Ledger
-from learner.training.wait_for_disk import when_there_is_room
-from learner.training.training_loop import StepDone
 from learner.state.node_table import NodeTable
-from learner.ports import Publisher
+from learner.training.ports import Publisher
+from learner.training.training_loop import StepDone
+from learner.training.wait_for_disk import when_there_is_room
 from protocols.ids import PolicyVersion
 
 log = structlog.get_logger()

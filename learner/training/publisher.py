@@ -6,9 +6,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.system.errors import StoreError
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import VersionLibrary
 from echo2swarm.weights.publish import PolicyRules, publish_version
-from learner.ports import Published
+from echo2swarm.weights.store.library import VersionLibrary
+from learner.training.ports import Published
 from protocols.ids import PolicyVersion
 from protocols.manifest import PolicyManifest
 

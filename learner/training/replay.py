@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import structlog
 
 from echo2swarm.scheduling.leases.batcher import TrainingBatch
+from learner.training.ports import Trainer
 from learner.training.training_loop import to_train
-from learner.ports import Trainer
 
 log = structlog.get_logger()
 

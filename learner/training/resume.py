@@ -14,13 +14,13 @@ import structlog
 import trio
 
 from echo2swarm.system.errors import StoreError
-from learner.run.checkpoint_store import Checkpoint, damage_of
 from learner.config.changes import Change, check_resumable
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver, Reach
+from learner.run.checkpoint_store import Checkpoint, damage_of
+from learner.run.run_dir import RunDir
 from learner.training.replay import replay
 from learner.training.trainer_client import ProcessTrainer
-from learner.run.run_dir import RunDir
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ def choose(
     Args:
         checkpoints: those of the run.
         reach: what its ledger can lead from.
-        fault_of: says what is wrong with the files of one; only asked where it matters.
+        damage_of: says what is wrong with the files of one; only asked where it matters.
 
     Raises:
         NoWayBackError: there is none; the message says why for each.
@@ -94,7 +94,7 @@ async def choose_checkpoint(run_dir: RunDir, ledger: Ledger) -> Checkpoint | Non
     checkpoints = await trio.to_thread.run_sync(run_dir.checkpoints.all)
     try:
         choice = await trio.to_thread.run_sync(
-            lambda: choose(checkpoints, reach, fault_of=damage_of)
+            lambda: choose(checkpoints, reach, damage_of=damage_of)
         )
     except NoWayBackError as exc:
         raise NoWayBackError(

@@ -59,7 +59,7 @@ class ProcessTrainer:
     async def save_checkpoint(
         self, folder: Path, *, in_background: bool, on_copied: Callable[[], None]
     ) -> None:
-        """Write all state, as it is now, into a new folder; see :class:`learner.ports.Trainer`."""
+        """Write all state, into a new folder; see :class:`learner.training.ports.Trainer`."""
 
         def on_progress(progress: CallProgress) -> None:
             if progress.what == COPIED:

@@ -17,19 +17,19 @@ from typing import Any
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.rates import LearnerPhase
-from learner.rollouts.lease_desk import LeaseDesk
 from learner.ledger.ledger import Ledger
-from learner.training.cut_off import CutOffs, warn_of_cut_offs
-from learner.training.wait_for_disk import when_there_is_room
+from learner.rollouts.lease_desk import LeaseDesk
 from learner.state.node_table import NodeTable
-from learner.ports import CheckpointSaver, Trainer
 from learner.state.progress import LearnerProgress, p95_or_none
 from learner.trainer.messages import TrainGroup, TrainRollout, Updated
+from learner.training.cut_off import CutOffs, warn_of_cut_offs
+from learner.training.ports import CheckpointSaver, Trainer
+from learner.training.wait_for_disk import when_there_is_room
 
 log = structlog.get_logger()
 

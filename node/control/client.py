@@ -14,9 +14,9 @@ from node.control.frames import read_frame, write_frame
 from node.control.messages import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    CommandRefused,
     GetStatus,
     NodeSnapshot,
-    CommandRefused,
     Reply,
     Request,
 )

@@ -18,9 +18,9 @@ from rich.text import Text
 from echo2swarm.system.errors import SwarmError, UsageError
 from node.control.client import NoNodeError, open_control
 from node.control.messages import CommandDone, NodeSnapshot, Request
+from node.control.paths import default_registry, default_state_dir
 from node.control.registry import forget, registered_in
 from node.control.view import node_view
-from node.options import default_registry, default_state_dir
 
 NONE_RUNS: Final = "no node runs on this machine (start one with `echo2-node join TICKET`)"
 _PIPE_COLUMNS: Final = 100

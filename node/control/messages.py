@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.heartbeat import NodeState
 from protocols.codec import Message
+from protocols.heartbeat import NodeState
 
 MAX_REQUEST_BYTES: Final = 16 * 1024
 MAX_REPLY_BYTES: Final = 1024 * 1024

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import platformdirs
+
 from echo2swarm.system.errors import StoreError
 
 FOLDER: Final = "control"
@@ -57,3 +59,13 @@ def address_of(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def default_state_dir() -> Path:
+    """Return where a node keeps its state if nothing was said."""
+    return Path(platformdirs.user_state_dir("echo2swarm")) / "node"
+
+
+def default_registry() -> Path:
+    """Return where running nodes are noted, so that ``status`` finds them."""
+    return Path(platformdirs.user_state_dir("echo2swarm")) / "nodes"

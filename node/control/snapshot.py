@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
-from echo2swarm.text.format import format_bytes, format_seconds
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
+from echo2swarm.text.format import format_bytes, format_seconds
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.control.messages import (
     ContributionLine,
@@ -20,18 +20,18 @@ from node.control.messages import (
     EngineLine,
     LearnerLine,
     LinkLine,
+    NodePhase,
     NodeSnapshot,
     OwnerLine,
-    NodePhase,
     VersionsLine,
 )
-from node.engine.base import EngineExited, EngineEvent, EngineReady, EngineWeakened, LocalEngine
-from node.membership.lifecycle import LifecycleRunner
-from node.membership.heartbeats import HeartbeatClient
 from node.control.meters import ActiveTime, LinkMeter
+from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened, LocalEngine
+from node.membership.heartbeats import HeartbeatClient
+from node.membership.lifecycle import LifecycleRunner
 from node.owner.keeper import OwnerKeeper
-from node.owner.settings import describe_settings
 from node.owner.remedies import remedy_for
+from node.owner.settings import describe_settings
 from node.rollouts.worker import Worker
 from protocols.heartbeat import NodeState
 from protocols.ids import PeerId, short

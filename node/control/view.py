@@ -19,7 +19,7 @@ from echo2swarm.text.format import (
     format_seconds,
     printable,
 )
-from node.control.messages import NodeSnapshot, NodePhase
+from node.control.messages import NodePhase, NodeSnapshot
 from protocols.ids import PeerId, short
 
 _STYLES: Final = {

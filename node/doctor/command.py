@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from echo2swarm.system.errors import StoreError, SwarmError
-from echo2swarm.text.format import printable
 from echo2swarm.system.identity import load_or_create
+from echo2swarm.text.format import printable
 from echo2swarm.weights.store.library import quota_for
 from node.control.client import NoNodeError, open_control
 from node.control.messages import NodeSnapshot

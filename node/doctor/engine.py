@@ -9,11 +9,11 @@ import trio
 
 from echo2swarm.system.errors import StoreError, SwarmError
 from echo2swarm.weights.store.library import HeldVersion, open_library
-from node.rollouts.calibration import Calibration
 from node.doctor.synthetic import write_model
 from node.engine.base import EngineReady, PolicyFiles
 from node.engine.options import EngineOptions
 from node.engine.process import engine_spec, open_engine
+from node.rollouts.calibration import Calibration
 from protocols.ids import PolicyVersion
 from protocols.sampling import SamplingParams
 from protocols.ticket import Ticket

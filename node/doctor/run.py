@@ -18,17 +18,17 @@ from typing import Final
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
 from echo2swarm.status.client import StatusClient
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from echo2swarm.weights.announce import ask_for_manifest
+from node.membership.advert import SelfAdvert
 from node.membership.heartbeats import HeartbeatClient, NodeReport
 from node.membership.link_probe import Prober
-from node.membership.advert import SelfAdvert
 from protocols import manifest as manifest_protocol
-from protocols.heartbeat import NodeState
 from protocols.errors import RemoteProtocolError
+from protocols.heartbeat import NodeState
 from protocols.ids import PeerId
 from protocols.manifest import PolicyManifest
 from protocols.probe import ProbeResult
@@ -141,7 +141,9 @@ async def _manifest(network: Network, ticket: Ticket) -> PolicyManifest | None:
     with trio.move_on_after(MANIFEST_S), suppress(NetworkError, RemoteProtocolError):
         sealed = await ask_for_manifest(network, ticket.learner_peer)
         if sealed is not None:
-            return manifest_protocol.verify_manifest(sealed, ticket.learner_public_key, run=ticket.run)
+            return manifest_protocol.verify_manifest(
+                sealed, ticket.learner_public_key, run=ticket.run
+            )
     return None
 
 

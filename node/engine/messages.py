@@ -1,4 +1,4 @@
-"""What the node asks of its engine process: the messages of :mod:`echo2swarm.processes.engine_messages`."""
+"""What the node asks of its engine process, see :mod:`echo2swarm.processes.engine_messages`."""
 
 from echo2swarm.processes.engine_messages import (
     Completion,

@@ -22,9 +22,9 @@ from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineExited,
     EngineDownError,
     EngineEvent,
+    EngineExited,
     EngineReady,
     EngineWeakened,
     LocalEngine,

@@ -14,16 +14,16 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.models.cache import cache_dir, torch_env
 from echo2swarm.processes.parent import Child, open_child
 from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError, SwarmError, UsageError
 from echo2swarm.system.extras import install_extra
-from echo2swarm.models.cache import cache_dir, torch_env
 from node.engine.base import (
     EngineBrokenError,
-    EngineExited,
     EngineDownError,
     EngineEvent,
+    EngineExited,
     EngineLostError,
     EngineReady,
     PolicyFiles,

@@ -128,7 +128,9 @@ class Decoder:
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
 
     @torch.inference_mode()
-    def sample(self, batch: DecodeBatch, sampling: SamplingParams, *, version: int) -> list[Completion]:
+    def sample(
+        self, batch: DecodeBatch, sampling: SamplingParams, *, version: int
+    ) -> list[Completion]:
         """Return one completion per row of ``batch``.
 
         Raises:

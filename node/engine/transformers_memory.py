@@ -102,7 +102,9 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
-def _tried(batch: DecodeBatch, attempt: Callable[[DecodeBatch], list[Completion]]) -> list[Completion] | None:
+def _tried(
+    batch: DecodeBatch, attempt: Callable[[DecodeBatch], list[Completion]]
+) -> list[Completion] | None:
     """Return what an attempt made; None if it found no memory, all of which is free again."""
     try:
         return attempt(batch)

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from echo2swarm.processes.async_worker import serve_parent_async
-from echo2swarm.processes.worker import OnProgress
 from echo2swarm.models.config_bounds import clean_config
 from echo2swarm.models.folder import CONFIG, INDEX, read_config, weight_files
+from echo2swarm.processes.async_worker import serve_parent_async
+from echo2swarm.processes.worker import OnProgress
 from node.engine.messages import (
     Completion,
     Describe,

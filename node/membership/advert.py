@@ -2,8 +2,8 @@
 
 import msgspec
 
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network
+from echo2swarm.system.identity import Identity
 from node.engine.messages import Description
 from protocols import advert
 from protocols.advert import NodeAdvert

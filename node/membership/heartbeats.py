@@ -12,13 +12,15 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.system.errors import NetworkError
 from node.membership.heartbeat_timer import Contact, HeartbeatPacer
 from node.owner.remedies import remedy_for
 from protocols import heartbeat
+from protocols.codec import decode, encode
+from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import (
     MAX_REPORTS,
     Directive,
@@ -28,8 +30,6 @@ from protocols.heartbeat import (
     NodeState,
     PeerReport,
 )
-from protocols.codec import decode, encode
-from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.lifecycle import Activate, Deactivate, Event, LearnerFound, LearnerLost, RunFinished
 

@@ -6,10 +6,10 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.weights.overlay.link_probe import MayISend, hear, receive_blocks, say, send_blocks
+from echo2swarm.network.base import Network
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.text.format import format_bytes
-from echo2swarm.network.base import Network
+from echo2swarm.weights.overlay.link_probe import MayISend, hear, receive_blocks, say, send_blocks
 from protocols import probe
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId

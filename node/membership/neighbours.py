@@ -10,13 +10,13 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
-from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, PeerInfo
-from protocols.heartbeat import Dial, PeerAddresses
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import MalformedMessageError
+from protocols.heartbeat import Dial, PeerAddresses
 from protocols.ids import PeerId, short
 
 log = structlog.get_logger()

@@ -3,9 +3,9 @@
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.engine.base import RolloutEngine
+from node.membership.heartbeats import NodeReport
 from node.membership.lifecycle import LifecycleRunner
 from node.membership.link_reports import LinkReporter
-from node.membership.heartbeats import NodeReport
 from node.rollouts.worker import Worker
 
 

@@ -16,7 +16,16 @@ from echo2swarm.system.errors import UsageError
 from echo2swarm.text.format import format_seconds
 from node.owner.gpu import GpuMonitor, GpuUnreadableError, ParentOf, others_in, parent_of
 from node.owner.hours import LocalTime, is_within, next_change_unix_s
-from node.owner.policy import Decision, DrainAction, OwnerFacts, GpuWatch, OwnerAction, PauseAction, RunAction, decide
+from node.owner.policy import (
+    Decision,
+    DrainAction,
+    GpuWatch,
+    OwnerAction,
+    OwnerFacts,
+    PauseAction,
+    RunAction,
+    decide,
+)
 from node.owner.settings import OwnerSettings, change_settings
 
 LOOK_S: Final = 1.0
@@ -115,7 +124,9 @@ class OwnerKeeper:
 
     def pause(self, *, for_s: float | None, why: str, now_s: float) -> str:
         """Pause, for some time or until :meth:`resume`; returns what that means."""
-        self._order = OwnerAction(why=why) if for_s is None else OwnerAction(why=why, until_s=now_s + for_s)
+        self._order = (
+            OwnerAction(why=why) if for_s is None else OwnerAction(why=why, until_s=now_s + for_s)
+        )
         self._act(now_s)
         how_long = "until `echo2-node resume`" if for_s is None else f"for {format_seconds(for_s)}"
         return f"paused {how_long}; what the engine is at is finished, all else handed back"

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from echo2swarm.weights.transfer.rate_limit import bytes_per_s_of
 from echo2swarm.system.errors import UsageError
 from echo2swarm.text.suggest import suggest
+from echo2swarm.weights.transfer.rate_limit import bytes_per_s_of
 from node.owner.hours import Hours, format_hours, parse_hours
 
 _GB: Final = 1e9

@@ -7,9 +7,9 @@ from typing import Final, NoReturn
 import structlog
 import trio
 
+from echo2swarm.network.backoff import Backoff
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.backoff import Backoff
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.workload import Ending, GiveBack, Workload
 from protocols.errors import RemoteProtocolError

@@ -9,9 +9,9 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.network.backoff import Backoff
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.backoff import Backoff
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.tally import RefusalNotice, RefusalTally
 from node.rollouts.workload import Ending, Workload

@@ -2,8 +2,8 @@
 
 The I/O around :class:`node.rollouts.workload.Workload`. One task keeps the engine busy, with one
 batch after the other, or with all leases in hand at once where the engine batches by itself;
-:mod:`node.rollouts.lease_requests` asks for leases and hands them back, :mod:`node.rollouts.submitter`
-submits. They meet in the workload, and a bell tells them that something has changed.
+:mod:`node.rollouts.lease_requests` asks for leases and hands them back,
+:mod:`node.rollouts.submitter` submits. They share the workload, and a change event wakes them.
 """
 
 import random
@@ -14,12 +14,12 @@ from typing import Final, NoReturn, assert_never
 import structlog
 import trio
 
+from echo2swarm.network.backoff import Backoff
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, StoreError
-from echo2swarm.network.backoff import Backoff
-from node.rollouts.calibration import Calibration
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
 from node.engine.messages import Completion
+from node.rollouts.calibration import Calibration
 from node.rollouts.engine_speed import EngineSpeed
 from node.rollouts.learner_client import LearnerClient, in_submissions, rollout_of
 from node.rollouts.lease_requests import LeaseRequester
@@ -28,10 +28,10 @@ from node.rollouts.submitter import Submission, Submitter
 from node.rollouts.tally import RefusalTally
 from node.rollouts.workload import (
     Apply,
-    LeaseDone,
     Ending,
     Forget,
     GiveBack,
+    LeaseDone,
     LeasePart,
     SampleParts,
     Workload,

@@ -232,7 +232,9 @@ class Workload:
                 return None  # others must not overtake what does not fit yet
             held.todo = held.todo[1:]
             held.sampling = [*held.sampling, *groups]
-            return SampleParts((LeasePart(held.lease.lease_id, tuple(groups)),), held.lease.sampling)
+            return SampleParts(
+                (LeasePart(held.lease.lease_id, tuple(groups)),), held.lease.sampling
+            )
         return None
 
     def _wanted_version(

@@ -25,9 +25,9 @@ from benchmarks.attacks.scene import Order, Scene, Tally
 from benchmarks.attacks.verdict import disk_growth, find, marks_of, rates
 from benchmarks.attacks.victim import open_victim
 from benchmarks.attacks.wire import Target, new_identity, open_wire
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import serve_calls
+from echo2swarm.system.errors import NetworkError
 from protocols import ticket as ticket_protocol
 from protocols.ids import PeerId
 from protocols.ticket import Ticket

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, Stream
 from echo2swarm.network.libp2p.network import MAX_CONNECTIONS, open_network
-from tests.fakes.network.memory import MemoryHub
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from protocols.ids import PeerId, peer_id_of
+from tests.fakes.network.memory import MemoryHub
 
 PATIENCE_S = 60.0
 OPENINGS = (

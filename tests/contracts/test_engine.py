@@ -21,14 +21,20 @@ import trio
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineExited,
     EngineDownError,
     EngineEvent,
+    EngineExited,
     EngineReady,
     PolicyFiles,
 )
 from node.engine.messages import Completion
-from node.engine.options import OPTIONS_OF, EngineOptions, SleepOptions, TransformersOptions, VllmOptions
+from node.engine.options import (
+    OPTIONS_OF,
+    EngineOptions,
+    SleepOptions,
+    TransformersOptions,
+    VllmOptions,
+)
 from node.engine.process import ProcessEngine, engine_spec, open_engine
 from protocols.leases import LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens, unpack_floats, unpack_tokens

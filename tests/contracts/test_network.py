@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.lowlevel
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.rpc import call, serve_calls
+from echo2swarm.system.errors import NetworkError
 from protocols import advert
 from protocols.advert import NodeAdvert
 from protocols.errors import LocalProtocolError, RemoteProtocolError

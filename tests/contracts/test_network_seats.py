@@ -5,9 +5,9 @@ from functools import partial
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
 from echo2swarm.network.rpc import serve_calls
+from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId
 from tests.contracts.network_worlds import World, eventually, info_of
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, PeerInfo
+from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId, peer_id_of
 from tests.contracts.network_worlds import (
     PATIENCE_S,

@@ -14,10 +14,10 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream, call
 from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.system.identity import Identity
 from learner.config import (
     CheckpointConfig,
     LearnerConfig,
@@ -28,11 +28,10 @@ from learner.config import (
     TrainerConfig,
 )
 from learner.demo.swarm import LocalSwarm
-from protocols import advert, chunks, codec, leases, manifest, rollouts
-from protocols import heartbeat
+from protocols import advert, chunks, codec, heartbeat, leases, manifest, rollouts
 from protocols import ticket as ticket_protocol
-from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
 from protocols.manifest import PolicyManifest
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply

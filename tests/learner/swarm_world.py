@@ -16,39 +16,37 @@ import msgspec
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
-from tests.fakes.network.memory import MemoryHub
-from tests.fakes.network.memory_node import MemoryNetwork
 from echo2swarm.network.rpc import call
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import EvalConfig, LearnerConfig, RolloutConfig, RunConfig, SwarmConfig
+from learner.learner import Learner, LearnerParts
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
-from learner.training.checkpoints import Checkpoints
-from learner.training.replay import replay
-from learner.state.link_table import LinkTable
-from learner.ports import HeldOut, Published
-from learner.training.resume import choose_checkpoint
 from learner.run.run_dir import RunDir
-from learner.learner import Learner, LearnerParts
 from learner.scoring.messages import (
     CompletionToScore,
-    ScoreFault,
     Prompt,
     Prompts,
     Reward,
+    ScoreFault,
     SkippedPrompt,
     sha256_of_prompt,
 )
+from learner.scoring.ports import HeldOut
+from learner.state.link_table import LinkTable
 from learner.status.metrics import Metrics
 from learner.trainer.messages import TrainGroup, Updated
-from protocols import leases, rollouts, status
-from protocols import heartbeat
+from learner.training.checkpoints import Checkpoints
+from learner.training.ports import Published
+from learner.training.replay import replay
+from learner.training.resume import choose_checkpoint
 from protocols import advert as advert_protocol
-from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols import heartbeat, leases, rollouts, status
 from protocols.advert import NodeAdvert
 from protocols.codec import decode, encode
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.ids import PeerId, PolicyVersion, RunId
 from protocols.leases import Lease, LeaseReply, LeaseRequest, LeaseReturn
 from protocols.packed import pack_tokens, unpack_tokens
@@ -56,6 +54,8 @@ from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 from protocols.sampling import SamplingParams
 from protocols.status import StatusReply, StatusRequest
 from tests.echo2swarm.scheduling.leases.samples import STOP, rollout
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 
 RUN = RunId("test-run")
 UNSCORABLE_TOKEN = 13

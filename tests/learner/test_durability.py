@@ -16,10 +16,10 @@ from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.system.identity import Identity
 from learner import app
 from learner.config import CheckpointConfig, LearnerConfig
-from learner.training.trainer_client import TrainerLostError
-from learner.training.training_loop import TrainingFailedError
 from learner.run.run_dir import RunDir
 from learner.trainer.messages import TrainGroup, Updated
+from learner.training.trainer_client import TrainerLostError
+from learner.training.training_loop import TrainingFailedError
 from protocols.ids import RunId
 from tests.learner.swarm_world import FakeTrainer, World, config, open_world
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.lease_rules import NoWork
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import SwarmError
 from learner.rollouts.prompts import feed_prompts
 from learner.scoring.messages import CompletionToScore, Prompt, Prompts, Reward

@@ -9,11 +9,10 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import group_by_peer
+from echo2swarm.system.errors import NetworkError
+from protocols import heartbeat, leases, probe, rollouts, status
 from tests.fakes.network.memory_node import MemoryNetwork
-from protocols import leases, probe, rollouts, status
-from protocols import heartbeat
 from tests.learner.swarm_world import World, config, open_world
 
 NUM_STRANGERS = 60

@@ -10,16 +10,16 @@ import trio
 from structlog.typing import EventDict
 
 from echo2swarm.network.base import PeerInfo
-from tests.fakes.network.memory import MemoryHub
-from tests.fakes.network.memory_node import MemoryNetwork
 from node.engine.base import RolloutEngine
-from node.rollouts.learner_client import LearnerClient
-from node.membership.lifecycle import LifecycleRunner
 from node.membership.heartbeats import HeartbeatClient, NodeReport
+from node.membership.lifecycle import LifecycleRunner
+from node.rollouts.learner_client import LearnerClient
 from node.rollouts.worker import Worker
 from protocols.heartbeat import PeerReport
 from protocols.ids import PolicyVersion, peer_id_of
 from protocols.lifecycle import Drained, EngineDied, PolicyApplied, StopRequested
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from tests.node.fakes import RUN, FakeEngine, FakeLearner, FakePolicies, make_key
 
 LEARNER_AT = "/ip4/10.9.9.9/tcp/4001"

@@ -9,18 +9,17 @@ from pathlib import Path
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.processes.wire import CallProgress
-from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.network.base import Network
 from echo2swarm.network.rpc import serve_calls
+from echo2swarm.processes.wire import CallProgress
+from echo2swarm.system.errors import ChildError, StoreError
 from echo2swarm.weights.store.library import HeldVersion
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles
 from node.engine.messages import Completion, Generated
-from protocols import leases, rollouts
-from protocols import heartbeat
-from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
+from protocols import heartbeat, leases, rollouts
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
+from protocols.heartbeat import Directive, Heartbeat, HeartbeatReply, NodeState
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import (
     Lease,

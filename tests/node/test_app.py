@@ -13,21 +13,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.text.cli_errors import explain_error
+from echo2swarm.network.rpc import serve_calls
 from echo2swarm.system.errors import DoesNotFitError, UsageError
 from echo2swarm.system.identity import Identity
-from tests.fakes.network.memory import MemoryHub
-from tests.fakes.network.memory_node import MemoryNetwork
-from echo2swarm.network.rpc import serve_calls
+from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import VersionLibrary, open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
+from echo2swarm.weights.store.library import VersionLibrary, open_library
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.app import _watch_signals, run_node
 from node.config import NodeConfig
 from node.control.client import open_control
-from node.control.messages import DrainCommand, PauseCommand, NodePhase, ResumeCommand
+from node.control.messages import DrainCommand, NodePhase, PauseCommand, ResumeCommand
 from node.control.paths import socket_path
 from node.engine.base import EngineBrokenError
 from node.engine.options import SleepOptions
@@ -35,11 +33,13 @@ from node.engine.process import engine_spec
 from node.owner.settings import OwnerSettings
 from node.preflight import check_expiry
 from protocols import status
-from protocols.heartbeat import Directive, NodeState
 from protocols.codec import encode
+from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId, PolicyVersion, RunId
 from protocols.status import StatusReply
 from protocols.ticket import Ticket
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from tests.node.bench import LEARNER, LEARNER_AT
 from tests.node.fakes import RUN, SAMPLING, FakeLearner, make_key
 from tests.processes import children_of, command_line

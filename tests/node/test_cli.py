@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.system.errors import SwarmError, UsageError
 from echo2swarm.system.identity import hold_identity
+from echo2swarm.text.cli_errors import explain_error
 from node.cli import node
 from node.engine.options import SleepOptions, TransformersOptions, parse_options
 from node.engine.process import engine_spec

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from echo2swarm.text.cli_errors import explain_error
 from echo2swarm.system.errors import UsageError
+from echo2swarm.text.cli_errors import explain_error
 from node.cli import node
 from node.systemd import environment_text, service_paths, unit_text
 from tests.node.test_cli import write_ticket

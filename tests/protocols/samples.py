@@ -5,8 +5,22 @@ from typing import Final
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import advert, bulk, chunks, framing, leases, manifest, packed, probe, rollouts, sampling, status, ticket
-from protocols import heartbeat, holepunch
+from protocols import (
+    advert,
+    bulk,
+    chunks,
+    framing,
+    heartbeat,
+    holepunch,
+    leases,
+    manifest,
+    packed,
+    probe,
+    rollouts,
+    sampling,
+    status,
+    ticket,
+)
 from protocols.ids import peer_id_of
 from protocols.reasons import Reason
 
@@ -143,7 +157,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
     "ticket": (TICKET,),
     "manifest": (MANIFEST,),
     "advert": (ADVERT,),
-    "activation": (
+    "heartbeat": (
         heartbeat.Heartbeat(
             run_id=RUN,
             session_id=SESSION,
@@ -211,7 +225,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
         probe.ProbeSeen(num_bytes=6, sha256=b"\x55" * 32),
         probe.ProbeResult(upload_bytes_per_s=3_000_000.0, download_bytes_per_s=12_000_000.0),
     ),
-    "meeting": (
+    "holepunch": (
         holepunch.PunchRequest(PEER, 40_001),
         holepunch.PunchInvite(PEER),
         holepunch.PunchAccept(40_002),

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.chunk_download import (
     AskChunk,
     AskHashes,
@@ -16,6 +15,7 @@ from protocols.chunk_download import (
     Effect,
     Finished,
 )
+from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.chunks import bitmap_of
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
@@ -38,7 +38,9 @@ def pull(
     )
 
 
-def opened(core: ChunkDownload, holder: PeerId, has: Sequence[int], now_s: float = 0) -> list[Effect]:
+def opened(
+    core: ChunkDownload, holder: PeerId, has: Sequence[int], now_s: float = 0
+) -> list[Effect]:
     bitmap = bitmap_of(has, num_chunks=core._num_chunks)
     return core.holder_opened(holder, bitmap, has_hashes=True, now_s=now_s)
 

@@ -13,7 +13,15 @@ from protocols.chunk_upload import (
     SendRefusal,
     UploadSession,
 )
-from protocols.chunks import MAX_OUTSTANDING, DownloadDone, Held, OpenPayload, Request, WantChunk, WantHashes
+from protocols.chunks import (
+    MAX_OUTSTANDING,
+    DownloadDone,
+    Held,
+    OpenPayload,
+    Request,
+    WantChunk,
+    WantHashes,
+)
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.reasons import Reason
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols import manifest
-from protocols.gossip import Validation, ManifestGate
+from protocols.gossip import ManifestGate, Validation
 from protocols.ids import RunId
 from protocols.reasons import Reason
 from tests.protocols.samples import KEY, MANIFEST, OTHER_KEY, RUN
@@ -26,7 +26,9 @@ def test_a_new_genuine_manifest_is_accepted_and_becomes_the_newest() -> None:
     judgement = g.judge(sealed(3))
 
     assert judgement.fate is Validation.ACCEPT
-    assert judgement.manifest == manifest.verify_manifest(sealed(3), KEY.public_key(), run=RunId(RUN))
+    assert judgement.manifest == manifest.verify_manifest(
+        sealed(3), KEY.public_key(), run=RunId(RUN)
+    )
     assert (g.newest, g.newest_bytes, g.newest_version) == (judgement.manifest, sealed(3), 3)
 
 

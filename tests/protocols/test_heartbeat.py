@@ -1,8 +1,9 @@
 import msgspec
 import pytest
 
-from protocols import advert
-from protocols import heartbeat
+from protocols import advert, heartbeat
+from protocols.codec import decode, encode
+from protocols.errors import MalformedMessageError
 from protocols.heartbeat import (
     Dial,
     Directive,
@@ -13,8 +14,6 @@ from protocols.heartbeat import (
     PeerAddresses,
     PeerReport,
 )
-from protocols.codec import decode, encode
-from protocols.errors import MalformedMessageError
 from protocols.reasons import Reason
 from protocols.ticket import MAX_ADDRESSES
 from tests.protocols.samples import MESSAGES, PEER
@@ -66,7 +65,7 @@ def test_the_longest_lawful_reply_fits_its_frame() -> None:
 
 @pytest.mark.parametrize("wait_s", [0.0, -1.0, 3601.0, float("nan")])
 def test_a_learner_cannot_make_a_node_hammer_it_or_fall_silent(wait_s: float) -> None:
-    reply = msgspec.structs.replace(MESSAGES["activation"][1], next_heartbeat_s=wait_s)
+    reply = msgspec.structs.replace(MESSAGES["heartbeat"][1], next_heartbeat_s=wait_s)
 
     with pytest.raises(MalformedMessageError, match="next_heartbeat_s"):
         decode(msgspec.msgpack.encode(reply), HeartbeatReply, max_bytes=4096)
@@ -74,7 +73,7 @@ def test_a_learner_cannot_make_a_node_hammer_it_or_fall_silent(wait_s: float) ->
 
 @pytest.mark.parametrize("receiving_s", [-1.0, 2e9, float("nan"), float("inf")])
 def test_a_node_cannot_have_received_for_a_time_that_is_none(receiving_s: float) -> None:
-    beat = msgspec.structs.replace(MESSAGES["activation"][0], receiving_s=receiving_s)
+    beat = msgspec.structs.replace(MESSAGES["heartbeat"][0], receiving_s=receiving_s)
 
     with pytest.raises(MalformedMessageError, match="receiving_s"):
         decode(msgspec.msgpack.encode(beat), Heartbeat, max_bytes=4096)

@@ -11,8 +11,8 @@ from protocols.holepunch import (
     MAX_PLACES,
     MIN_PORT,
     PunchAccept,
-    PunchRequest,
     PunchGo,
+    PunchRequest,
     TcpEndpoint,
     parse_place,
     places_of,
@@ -77,7 +77,10 @@ def test_no_word_of_a_peer_leads_to_another_host_or_to_a_low_port(
 def test_all_places_fit_in_one_message(places: list[tuple[object, int]]) -> None:
     texts = tuple(str(TcpEndpoint(str(host), port)) for host, port in places)
 
-    assert decode(encode(PunchGo(texts), max_bytes=MAX_BYTES), PunchGo, max_bytes=MAX_BYTES).places == texts
+    assert (
+        decode(encode(PunchGo(texts), max_bytes=MAX_BYTES), PunchGo, max_bytes=MAX_BYTES).places
+        == texts
+    )
 
 
 @pytest.mark.parametrize("port", [0, MIN_PORT - 1, 65536])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.heartbeat import NodeState
 from protocols.errors import LocalProtocolError
+from protocols.heartbeat import NodeState
 from protocols.ids import PolicyVersion
 from protocols.lifecycle import (
     NEXT_STATE,

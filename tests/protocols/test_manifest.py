@@ -185,7 +185,9 @@ def test_a_manifest_too_long_to_be_read_is_never_written() -> None:
     payload = PayloadRef(bytes(32), 1000 * len(many), manifest.MIN_CHUNK_BYTES, many)
 
     with pytest.raises(LocalProtocolError, match="limit 262144"):
-        manifest.sign_manifest(msgspec.structs.replace(MANIFEST, weights=payload, assets=payload), KEY)
+        manifest.sign_manifest(
+            msgspec.structs.replace(MANIFEST, weights=payload, assets=payload), KEY
+        )
 
 
 @given(st.integers(1, 2**50), st.integers(18, 22).map(lambda bits: 1 << bits))

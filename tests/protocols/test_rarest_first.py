@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.rarest_first import RarestFirst
 from protocols.ids import PeerId
+from protocols.rarest_first import RarestFirst
 
 NUM_CHUNKS = 6
 HOLDERS = [PeerId(name) for name in "abc"]

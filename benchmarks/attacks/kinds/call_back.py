@@ -9,8 +9,7 @@ import trio
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire
 from echo2swarm.system.errors import NetworkError
-from protocols import bulk
-from protocols import heartbeat
+from protocols import bulk, heartbeat
 from protocols.bulk import CallBack, DialTarget
 
 PER_IDENTITY: Final = 8

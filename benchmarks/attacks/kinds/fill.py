@@ -5,8 +5,8 @@ import trio
 from benchmarks.attacks.member import open_member
 from benchmarks.attacks.scene import Scene
 from echo2swarm.system.errors import NetworkError
-from protocols.heartbeat import NodeState
 from protocols.errors import RemoteProtocolError
+from protocols.heartbeat import NodeState
 
 PARALLEL = 8
 TEXT = "\u4e2d" * 120

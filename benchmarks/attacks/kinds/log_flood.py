@@ -8,8 +8,7 @@ import trio
 from benchmarks.attacks.member import Member, open_member
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import frame
-from protocols import leases, rollouts
-from protocols import heartbeat
+from protocols import heartbeat, leases, rollouts
 from protocols.heartbeat import NodeState, PeerReport
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout

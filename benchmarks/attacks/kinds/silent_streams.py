@@ -8,8 +8,7 @@ import trio
 
 from benchmarks.attacks.scene import Scene
 from benchmarks.attacks.wire import Wire
-from protocols import bulk, chunks, leases, manifest, rollouts, status
-from protocols import heartbeat
+from protocols import bulk, chunks, heartbeat, leases, manifest, rollouts, status
 
 PROTOCOLS: Final = {
     "heartbeat": heartbeat.PROTOCOL_ID,

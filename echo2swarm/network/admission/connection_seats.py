@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from echo2swarm.network.base import IsProven
+from echo2swarm.network.admission.proven import IsProven
 from protocols.ids import PeerId
 
 MAX_SEATS_PER_PEER: Final = 8

@@ -7,8 +7,8 @@ sent us (the addresses in the ticket), we go in any case.
 
 Two questions, in this order. Is it an address that a stranger may name at all
 (:func:`objection`)? And were there not too many dials of this kind lately
-(:mod:`echo2swarm.network.admission.dial_budget`)? An address at which a peer has proven its key is its
-own, and needs no budget.
+(:mod:`~echo2swarm.network.admission.dial_budget`)? An address at which a peer has proven its key
+is its own, and needs no budget.
 """
 
 import ipaddress

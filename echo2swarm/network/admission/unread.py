@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from echo2swarm.network.base import IsProven
+from echo2swarm.network.admission.proven import IsProven
 from protocols.ids import PeerId
 
 MAX_STRANGERS_BYTES: Final = 64 * 1024 * 1024

@@ -1,1 +1,1 @@
-"""Bulk transfer: weights over a TLS channel of its own, negotiated over libp2p, on the same port."""
+"""Bulk transfer: weights over a TLS channel of their own, negotiated over libp2p, on one port."""

@@ -17,27 +17,27 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.bulk import tls
 from echo2swarm.network.addresses import merge_addresses
+from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.admission.throttle import Throttle
+from echo2swarm.network.bulk import tls
 from echo2swarm.network.bulk.dial import DIAL_S, Caller, dial, place_of
-from echo2swarm.network.bulk.routes import Routes, BulkRoute
+from echo2swarm.network.bulk.routes import BulkRoute, Routes
 from echo2swarm.network.bulk.socket import BrokenError, Filling, TlsSocket
 from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.bulk.tokens import TokenBook
-from echo2swarm.network.admission.dial_policy import DialPolicy
 from echo2swarm.network.serving import Service
-from echo2swarm.network.admission.throttle import Throttle
+from echo2swarm.system.errors import NetworkError
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     TOKEN_BYTES,
-    DialRequest,
+    BulkRefused,
     CallBack,
     Called,
+    DialInvitation,
+    DialRequest,
     DialTarget,
     Obstacle,
-    DialInvitation,
-    BulkRefused,
     Reply,
     Request,
 )
@@ -154,7 +154,9 @@ class BulkChannel:
     async def _dial(self, peer: PeerId, protocol: str) -> TlsSocket | Obstacle:
         match await self._ask(peer, DialRequest(protocol), ANSWER_S):
             case DialInvitation(entrance):
-                places = merge_addresses(self._where(peer), self._places_at_its_host(peer, entrance))
+                places = merge_addresses(
+                    self._where(peer), self._places_at_its_host(peer, entrance)
+                )
                 return await self._enter(peer, entrance, places) or Obstacle.UNREACHABLE
             case BulkRefused(why):
                 return why

@@ -5,9 +5,9 @@ from typing import Final
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data
 from echo2swarm.network.bulk.socket import BrokenError, Filling, TlsSocket
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
 from protocols.ids import PeerId, short

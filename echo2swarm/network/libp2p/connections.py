@@ -14,16 +14,17 @@ from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import merge_addresses
-from echo2swarm.network.base import IsProven, PeerInfo
 from echo2swarm.network.admission.dial_policy import target_of
+from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.network.admission.unread import who_has_to_go
+from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
 from echo2swarm.network.libp2p.gate import Gate
-from echo2swarm.network.libp2p.host import peer_store_addresses
 from echo2swarm.network.libp2p.holepunch import HolePunching
+from echo2swarm.network.libp2p.host import peer_store_addresses
 from echo2swarm.network.serving import leaves
-from echo2swarm.network.admission.unread import who_has_to_go
+from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId, short
 
 OPEN_S: Final = 10.0
@@ -137,7 +138,11 @@ class Connections:
     def learn(self, info: PeerInfo, *, is_hearsay: bool = False) -> None:
         """Note where a peer was found, or is said to be, for the next time."""
         before = self._known.pop(info.peer, ())
-        addresses = merge_addresses(before, info.addresses) if is_hearsay else merge_addresses(info.addresses, before)
+        addresses = (
+            merge_addresses(before, info.addresses)
+            if is_hearsay
+            else merge_addresses(info.addresses, before)
+        )
         self._known[info.peer] = addresses
         if len(self._known) > MAX_KNOWN_PEERS:
             del self._known[next(iter(self._known))]

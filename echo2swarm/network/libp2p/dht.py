@@ -15,11 +15,11 @@ from libp2p.peer.id import ID
 from libp2p.records.validator import NamespacedValidator, Validator
 
 from echo2swarm.network.addresses import merge_addresses
-from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.admission.provider_table import MAX_PROVIDERS
+from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.libp2p.host import peer_store_addresses, texts
 from echo2swarm.network.libp2p.providers import Providers, peer_name
-from echo2swarm.network.admission.provider_table import MAX_PROVIDERS
 from echo2swarm.network.records import NAMESPACE, check_record, newest_record
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.ids import PeerId
@@ -107,7 +107,8 @@ class Dht:
                 found[peer] = merge_addresses(found.get(peer, ()), places)
         return [
             PeerInfo(
-                peer=peer, addresses=merge_addresses(found[peer], peer_store_addresses(self._host, peer))
+                peer=peer,
+                addresses=merge_addresses(found[peer], peer_store_addresses(self._host, peer)),
             )
             for peer in sorted(found)
         ]

@@ -12,8 +12,8 @@ from echo2swarm.network.base import Stream
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.served_stream import ServedStream
-from protocols.ids import PeerId
 from protocols.holepunch import MAX_BYTES, TcpEndpoint
+from protocols.ids import PeerId
 
 Negotiate = Callable[[INetConn, PeerId, str], Awaitable[INetStream]]
 """Opens a stream of a protocol on a connection to a peer, or raises NetworkError."""

@@ -14,10 +14,10 @@ from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
 from libp2p.pubsub.validators import signature_validator
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.base import MAX_GOSSIP_BYTES
 from echo2swarm.network.admission.gossip_guard import GossipGuard
+from echo2swarm.network.base import MAX_GOSSIP_BYTES
 from echo2swarm.network.serving import Subscription
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import LocalProtocolError
 from protocols.gossip import Validation
 from protocols.ids import PeerId, short

@@ -16,9 +16,8 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
 from multiaddr import Multiaddr
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.base import ServeLimits, Stream
 from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.base import ServeLimits, Stream
 from echo2swarm.network.libp2p.endpoints import (
     Negotiate,
     connection_to,
@@ -28,27 +27,28 @@ from echo2swarm.network.libp2p.endpoints import (
     open_connections,
     stream_on,
 )
+from echo2swarm.network.libp2p.holepunch_tcp import Puncher
 from echo2swarm.network.libp2p.socket import OwnedStream
 from echo2swarm.network.libp2p.yamux import BulkYamux
-from echo2swarm.network.libp2p.holepunch_tcp import Puncher
 from echo2swarm.network.serving import leaves
+from echo2swarm.system.errors import NetworkError
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
-from protocols.ids import PeerId, public_key_of, short
 from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     MAX_BYTES,
     MIN_PORT,
-    PunchAccept,
-    PunchRequest,
     AskReply,
+    PunchAccept,
     PunchDeclined,
     PunchFault,
     PunchGo,
     PunchInvite,
+    PunchRequest,
     TcpEndpoint,
     parse_place,
 )
+from protocols.ids import PeerId, public_key_of, short
 
 PUNCH_S: Final = 6.0
 """For both to get through, once they were told to."""

@@ -7,25 +7,31 @@ import structlog
 import trio
 from libp2p.abc import IHost
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.base import ServeLimits, Stream
-from echo2swarm.network.libp2p.endpoints import Negotiate, connection_to, ends_of, muxed_of, stream_on
 from echo2swarm.network.admission.throttle import Throttle
+from echo2swarm.network.base import ServeLimits, Stream
+from echo2swarm.network.libp2p.endpoints import (
+    Negotiate,
+    connection_to,
+    ends_of,
+    muxed_of,
+    stream_on,
+)
+from echo2swarm.system.errors import NetworkError
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
-from protocols.ids import PeerId, public_key_of, short
 from protocols.holepunch import (
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
-    PunchRequest,
+    InviteReply,
     PunchDeclined,
     PunchFault,
     PunchGo,
     PunchInvite,
-    InviteReply,
+    PunchRequest,
     TcpEndpoint,
     places_of,
 )
+from protocols.ids import PeerId, public_key_of, short
 
 ANSWER_S: Final = 4.0
 """For a peer to answer an invitation."""

@@ -17,16 +17,16 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from multiaddr import Multiaddr
 from multiaddr.utils import get_network_addrs
 
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.admission.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
+from echo2swarm.network.admission.unread import Arrivals
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.negotiation import Negotiation
 from echo2swarm.network.libp2p.noise import security_options
 from echo2swarm.network.libp2p.tcp import Admit, BoundPort, OwnedTcp
 from echo2swarm.network.libp2p.upgrade import SeatedUpgrader
 from echo2swarm.network.libp2p.yamux import BulkYamux
-from echo2swarm.network.admission.unread import Arrivals
+from echo2swarm.system.identity import Identity
 from protocols.ids import PeerId
 
 MAX_ADDRESS_CHARS: Final = 256

@@ -18,15 +18,15 @@ from libp2p.protocol_muxer.multiselect_client import MultiselectClient
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.tools.anyio_service import background_trio_service
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
-from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.addresses import group_by_peer, join_address
+from echo2swarm.network.admission.connection_seats import ConnectionSeats
+from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.network.admission.unread import Arrivals
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Ends,
     Handler,
-    IsProven,
     Network,
     PeerInfo,
     ServeLimits,
@@ -35,29 +35,29 @@ from echo2swarm.network.base import (
 )
 from echo2swarm.network.bulk.channel import ANSWER_S, BulkChannel
 from echo2swarm.network.bulk.stream import TlsStream
-from echo2swarm.network.admission.connection_seats import ConnectionSeats
-from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.libp2p.connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p.dht import Dht
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
 from echo2swarm.network.libp2p.gate import Gate
+from echo2swarm.network.libp2p.gossip import Gossip
+from echo2swarm.network.libp2p.holepunch import INVITE_LIMITS, HolePunching
 from echo2swarm.network.libp2p.holepunch_coordinator import LIMITS as ASK_LIMITS
 from echo2swarm.network.libp2p.holepunch_coordinator import HolePunchCoordinator
-from echo2swarm.network.libp2p.gossip import Gossip
 from echo2swarm.network.libp2p.host import (
     concrete_addresses,
     make_host,
 )
 from echo2swarm.network.libp2p.logs import quiet
-from echo2swarm.network.libp2p.holepunch import INVITE_LIMITS, HolePunching
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, Subscription, leaves, nobody
-from echo2swarm.network.admission.unread import Arrivals
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from protocols.bulk import MAX_MESSAGE_BYTES
 from protocols.bulk import PROTOCOL_ID as BULK_PROTOCOL_ID
-from protocols.ids import PeerId, short
 from protocols.holepunch import ASK_PROTOCOL_ID, INVITE_PROTOCOL_ID
+from protocols.ids import PeerId, short
 
 MAX_CONNECTIONS: Final = 512
 MAINTENANCE_S: Final = 1.0

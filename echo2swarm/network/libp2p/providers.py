@@ -14,9 +14,9 @@ from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr
 
 from echo2swarm.network.admission.dial_policy import DialPolicy, target_of
+from echo2swarm.network.admission.provider_table import ProviderTable
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections
 from echo2swarm.network.libp2p.host import texts
-from echo2swarm.network.admission.provider_table import ProviderTable
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, public_key_of
 

@@ -6,10 +6,10 @@ from typing import Final
 import trio
 from libp2p.abc import INetStream
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data
 from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 from echo2swarm.network.libp2p.yamux import DATA_BYTES, BulkYamux
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import RemoteProtocolError
 from protocols.framing import HEADER_BYTES, frame_length
 from protocols.ids import PeerId, short

@@ -29,8 +29,8 @@ from libp2p.stream_muxer.yamux.yamux import (
 )
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 
-from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 from echo2swarm.network.libp2p.noise import FrameSession
+from echo2swarm.network.libp2p.receive_buffer import ReceiveBuffer
 from echo2swarm.network.libp2p.socket import OwnedStream
 
 DATA_BYTES: Final = 65_507

@@ -3,7 +3,13 @@
 The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead, all ask here.
 """
 
-from echo2swarm.scheduling.capacity.estimates import RunningEstimate, RecentValues, percentile_95, prior
+from echo2swarm.scheduling.capacity.estimates import (
+    RecentValues,
+    RunningEstimate,
+    percentile_95,
+    prior,
+)
+from echo2swarm.scheduling.capacity.explain import explain_pace
 from echo2swarm.scheduling.capacity.model import (
     BindingLimit,
     Delays,
@@ -17,15 +23,14 @@ from echo2swarm.scheduling.capacity.model import (
     required_rollouts_per_s,
     stale_share,
 )
-from echo2swarm.scheduling.capacity.explain import explain_pace
 
 __all__ = [
     "BindingLimit",
     "Delays",
-    "RunningEstimate",
     "Forecast",
-    "RecentValues",
     "LearnerLoad",
+    "RecentValues",
+    "RunningEstimate",
     "explain_pace",
     "forecast",
     "max_publish_every",

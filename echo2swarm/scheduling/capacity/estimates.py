@@ -43,7 +43,9 @@ class RunningEstimate:
 
 def prior(value: float, *, p95: float | None = None) -> RunningEstimate:
     """Return what is assumed before anything was measured."""
-    return RunningEstimate(p50=value, p95=value if p95 is None else p95, num_samples=0, is_prior=True)
+    return RunningEstimate(
+        p50=value, p95=value if p95 is None else p95, num_samples=0, is_prior=True
+    )
 
 
 class RecentValues:
@@ -82,7 +84,9 @@ class RecentValues:
         if not values:
             return None
         middle = median(values)
-        return RunningEstimate(p50=middle, p95=max(middle, percentile_95(values)), num_samples=len(values))
+        return RunningEstimate(
+            p50=middle, p95=max(middle, percentile_95(values)), num_samples=len(values)
+        )
 
     def _follow(self, now_s: float) -> None:
         """Move what was measured back with a clock that went back."""

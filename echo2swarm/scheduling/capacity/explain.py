@@ -2,11 +2,19 @@
 
 from math import isfinite
 
-from echo2swarm.scheduling.capacity.model import BindingLimit, Delays, Forecast, LearnerLoad, min_staleness
+from echo2swarm.scheduling.capacity.model import (
+    BindingLimit,
+    Delays,
+    Forecast,
+    LearnerLoad,
+    min_staleness,
+)
 from echo2swarm.text.format import format_percent, format_rate, format_seconds
 
 
-def explain_pace(found: Forecast, workload: LearnerLoad, delays: Delays, *, rollouts_per_s: float) -> str:
+def explain_pace(
+    found: Forecast, workload: LearnerLoad, delays: Delays, *, rollouts_per_s: float
+) -> str:
     """Return what sets the learner's pace, and by how much, in a sentence or two."""
     busy = f"The learner trains {format_percent(found.utilisation)} of the time"
     match found.binds:

@@ -6,8 +6,8 @@ before that. A late result is still taken if its sample is yet without one: noth
 twice.
 
 The learner paces: it leases only what is expected to be finished, and fresh, when its turn
-comes, see :mod:`echo2swarm.scheduling.leases.lease_choice`. The caller passes the time, and performs what
-is returned.
+comes, see :mod:`~echo2swarm.scheduling.leases.lease_choice`. The caller passes the time, and
+performs what is returned.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -16,14 +16,15 @@ from typing import Final, NamedTuple
 from echo2swarm.scheduling import staleness
 from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S, Delays, LearnerLoad, forecast
 from echo2swarm.scheduling.leases.batcher import Formed, ReadyGroups
-from echo2swarm.scheduling.leases.node_budget import Candidate
-from echo2swarm.scheduling.leases.lease_choice import LeaseChoice, LeaseChooser
-from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.scheduling.leases.group_table import GroupTable, SampleStatus
-from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason, QueuedPrompt
+from echo2swarm.scheduling.leases.groups import (
+    AcceptedRollout,
+    CompleteGroup,
+    DropReason,
+    QueuedPrompt,
+)
 from echo2swarm.scheduling.leases.late_leases import LateLeases, late_at_s
 from echo2swarm.scheduling.leases.learner_pace import LearnerPace
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import (
     LeaseBook,
     LeaseEnded,
@@ -32,10 +33,14 @@ from echo2swarm.scheduling.leases.lease_book import (
     SampleKey,
     sampling_seed,
 )
-from echo2swarm.scheduling.leases.open_group import Dropped, OpenGroup
+from echo2swarm.scheduling.leases.lease_choice import LeaseChoice, LeaseChooser
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork, WorkRequest
+from echo2swarm.scheduling.leases.node_budget import Candidate
 from echo2swarm.scheduling.leases.node_pace import PaceBook
-from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
 from echo2swarm.scheduling.leases.node_supply import NodeSupply
+from echo2swarm.scheduling.leases.open_group import Dropped, OpenGroup
+from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 
@@ -386,7 +391,9 @@ class Dispatcher:
             now_s=now_s,
         )
 
-    def _record(self, lease_id: LeaseId, ask: WorkRequest, node: Candidate, choice: LeaseChoice) -> LeaseRecord:
+    def _record(
+        self, lease_id: LeaseId, ask: WorkRequest, node: Candidate, choice: LeaseChoice
+    ) -> LeaseRecord:
         keys = frozenset((g.group_id, index) for g, indices in choice.samples for index in indices)
         in_hand = node.num_in_hand + len(keys)
         each_s = self._paces.median_each_s()

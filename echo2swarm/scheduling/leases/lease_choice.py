@@ -11,18 +11,18 @@ from math import floor
 from typing import Final, NamedTuple
 
 from echo2swarm.scheduling import staleness
-from echo2swarm.scheduling.leases.node_budget import NodeBudget, NodeBudgets, Candidate
-from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.scheduling.leases.group_table import GroupTable
 from echo2swarm.scheduling.leases.groups import QueuedPrompt
 from echo2swarm.scheduling.leases.late_leases import LateLeases
 from echo2swarm.scheduling.leases.learner_pace import LearnerPace
-from echo2swarm.scheduling.leases.lease_rules import LeaseDraft, DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseBook, LeaseRecord
-from echo2swarm.scheduling.leases.open_group import OpenGroup
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, LeaseDraft, NoWork
+from echo2swarm.scheduling.leases.node_budget import Candidate, NodeBudget, NodeBudgets
 from echo2swarm.scheduling.leases.node_pace import PaceBook
-from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
 from echo2swarm.scheduling.leases.node_supply import NodeSupply
+from echo2swarm.scheduling.leases.open_group import OpenGroup
+from echo2swarm.scheduling.leases.prompt_queue import PromptQueue
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.text.format import format_seconds
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import MAX_GROUPS

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import Final, NamedTuple
 
-from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.scheduling.leases.group_table import GroupTable
 from echo2swarm.scheduling.leases.learner_pace import LearnerPace
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
 from echo2swarm.scheduling.leases.node_pace import NodePace
 from echo2swarm.scheduling.leases.node_supply import NodeSupply
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups
 from echo2swarm.text.format import format_seconds
 from protocols.ids import PeerId, PolicyVersion
 

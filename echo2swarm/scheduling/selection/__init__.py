@@ -5,10 +5,10 @@ The learner while it runs, ``swarm plan`` before, and ``swarm simulate`` instead
 
 from echo2swarm.scheduling.selection.offers import (
     Addition,
-    OfferDecision,
     Limits,
     Need,
     NodeOffer,
+    OfferDecision,
     Selection,
     Shortfall,
     effective,
@@ -17,11 +17,11 @@ from echo2swarm.scheduling.selection.select import Effort, select
 
 __all__ = [
     "Addition",
-    "OfferDecision",
     "Effort",
     "Limits",
     "Need",
     "NodeOffer",
+    "OfferDecision",
     "Selection",
     "Shortfall",
     "effective",

@@ -20,15 +20,15 @@ from typing import Final
 import numpy as np
 
 from echo2swarm.scheduling.selection.greedy import broadcast_times_s, least_cost, mend
-from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, SelectionVariables
 from echo2swarm.scheduling.selection.milp import (
+    Constraints,
     Program,
     Relaxed,
-    Constraints,
     Solved,
     solve_core,
     solve_relaxed,
 )
+from echo2swarm.scheduling.selection.variables import TOLERANCE, Floats, SelectionVariables
 
 MAX_BOXES: Final = 400
 SMALL: Final = 300
@@ -142,7 +142,11 @@ class _Search:
 
 
 def exact(
-    market: SelectionVariables, start: Floats | None, *, left_s: Callable[[], float], max_boxes: int = MAX_BOXES
+    market: SelectionVariables,
+    start: Floats | None,
+    *,
+    left_s: Callable[[], float],
+    max_boxes: int = MAX_BOXES,
 ) -> Proof:
     """Return the cheapest set that suffices and is allowed.
 
@@ -250,7 +254,9 @@ def _divide(market: SelectionVariables, box: _Box, x: Floats) -> list[_Box]:
     ]
 
 
-def _last_time_s(market: SelectionVariables, assured: float, fast_s: float, slow_s: float) -> float | None:
+def _last_time_s(
+    market: SelectionVariables, assured: float, fast_s: float, slow_s: float
+) -> float | None:
     """Return a B, in the middle of those where ``assured`` is too little; None if it always is."""
     need = market.need
     if assured < need.needed_rollouts_per_s(fast_s) * (1 - TOLERANCE):

@@ -7,7 +7,8 @@ takes over the bound. That is possible for all together iff::
     r_i <= d_i   and   r_i <= u_s   for each,   and   sum r_i <= u_s + sum u_i
 
 For a given B each is linear in who takes part; a good uploader pays for others. With equal
-loads, B is ``load + 1.15 T*`` of :func:`echo2swarm.weights.overlay.broadcast_bound.broadcast_bound_s`.
+loads, B is ``load + 1.15 T*``, see
+:func:`echo2swarm.weights.overlay.broadcast_bound.broadcast_bound_s`.
 """
 
 from collections.abc import Sequence

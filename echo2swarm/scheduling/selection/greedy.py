@@ -148,7 +148,9 @@ def _prices(tools: _Tools, unpriced: Floats) -> Iterator[Floats]:
                 break  # A higher price would only make it dearer.
 
 
-def least_cost(market: SelectionVariables, fast_s: float, slow_s: float, *, low_var: float = 0.0) -> float:
+def least_cost(
+    market: SelectionVariables, fast_s: float, slow_s: float, *, low_var: float = 0.0
+) -> float:
     """Return a lower bound of what a set costs; infinite if there is none.
 
     As if fractions could be had, and each link counted by itself.

@@ -1,7 +1,7 @@
 """Why an offer is active or stands by, in words for its contributor."""
 
-from echo2swarm.text.format import format_rate, format_seconds, printable
 from echo2swarm.scheduling.selection.offers import Limits, Need, NodeOffer
+from echo2swarm.text.format import format_rate, format_seconds, printable
 
 MAX_CHARS = 200
 KEPT = "active: the set of nodes that works is enough, and no other is much cheaper"

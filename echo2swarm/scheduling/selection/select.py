@@ -13,15 +13,14 @@ from typing import Final
 
 from echo2swarm.scheduling.selection import reasons
 from echo2swarm.scheduling.selection.branch_and_bound import Proof, cheapest_bound, exact
+from echo2swarm.scheduling.selection.broadcast_cost import alone_s
 from echo2swarm.scheduling.selection.greedy import greedy
 from echo2swarm.scheduling.selection.hysteresis import is_in_band, is_near
-from echo2swarm.scheduling.selection.broadcast_cost import alone_s
-from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT, Floats, SelectionVariables, fill_links, market_of
 from echo2swarm.scheduling.selection.offers import (
-    OfferDecision,
     Limits,
     Need,
     NodeOffer,
+    OfferDecision,
     Selection,
     Shortfall,
     running_usd_per_hour,
@@ -29,6 +28,13 @@ from echo2swarm.scheduling.selection.offers import (
 from echo2swarm.scheduling.selection.shortfall import allowed, shortfall_of
 from echo2swarm.scheduling.selection.supply import most_supply
 from echo2swarm.scheduling.selection.trials import all_that_may, try_unknown
+from echo2swarm.scheduling.selection.variables import (
+    ACTIVE_DISCOUNT,
+    Floats,
+    SelectionVariables,
+    fill_links,
+    market_of,
+)
 
 DEFAULT_LIMIT_S: Final = 5.0
 KEPT: Final = "kept"
@@ -127,7 +133,10 @@ def _sort_out(offers: Sequence[NodeOffer], need: Need | None, limits: Limits) ->
 
 
 def _choose(
-    market: SelectionVariables, offers: Sequence[NodeOffer], effort: Effort, left_s: Callable[[], float]
+    market: SelectionVariables,
+    offers: Sequence[NodeOffer],
+    effort: Effort,
+    left_s: Callable[[], float],
 ) -> _Chosen | None:
     """Return the set that is to work; None if none suffices."""
     plain = market_of(offers, market.need, market.limits, discount=1.0, is_dwelling=False)
@@ -142,7 +151,9 @@ def _choose(
     return found
 
 
-def _solve(market: SelectionVariables, effort: Effort, left_s: Callable[[], float]) -> _Chosen | None:
+def _solve(
+    market: SelectionVariables, effort: Effort, left_s: Callable[[], float]
+) -> _Chosen | None:
     start = greedy(market)
     if effort is Effort.GREEDY:
         return None if start is None else _Chosen(start, "greedy")

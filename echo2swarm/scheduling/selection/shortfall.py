@@ -6,8 +6,8 @@ from math import ceil, inf, isfinite
 from typing import Final
 
 from echo2swarm.scheduling.selection.greedy import greedy
-from echo2swarm.scheduling.selection.variables import Floats, SelectionVariables, market_of
 from echo2swarm.scheduling.selection.offers import Addition, Limits, Need, NodeOffer, Shortfall
+from echo2swarm.scheduling.selection.variables import Floats, SelectionVariables, market_of
 
 _MAX_MORE_STALENESS: Final = 16
 _MAX_ADDED: Final = 100_000
@@ -15,7 +15,11 @@ _MAX_GUESSES: Final = 5
 
 
 def shortfall_of(
-    market: SelectionVariables, chosen: Floats, offers: Sequence[NodeOffer], need: Need, limits: Limits
+    market: SelectionVariables,
+    chosen: Floats,
+    offers: Sequence[NodeOffer],
+    need: Need,
+    limits: Limits,
 ) -> Shortfall:
     """Return what lacks, and what would help, each for itself.
 
@@ -44,7 +48,9 @@ def allowed(offers: Sequence[NodeOffer], limits: Limits) -> list[NodeOffer]:
     return [o for o in offers if most is None or o.usd_per_hour <= most]
 
 
-def _cheapest(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> tuple[SelectionVariables, Floats] | None:
+def _cheapest(
+    offers: Sequence[NodeOffer], need: Need, limits: Limits
+) -> tuple[SelectionVariables, Floats] | None:
     market = market_of(allowed(offers, limits), need, limits, discount=1.0, is_dwelling=False)
     x = greedy(market)
     return None if x is None else (market, x)
@@ -86,7 +92,11 @@ def _staleness(offers: Sequence[NodeOffer], need: Need, limits: Limits) -> int |
 
 
 def _addition(
-    market: SelectionVariables, chosen: Floats, offers: Sequence[NodeOffer], need: Need, limits: Limits
+    market: SelectionVariables,
+    chosen: Floats,
+    offers: Sequence[NodeOffer],
+    need: Need,
+    limits: Limits,
 ) -> Addition | None:
     """Return how many more of the best value among the offers would do."""
     usable = [o for o in allowed(offers, limits) if o.rollouts_per_s]

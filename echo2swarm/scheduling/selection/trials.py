@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from math import inf
 
 from echo2swarm.scheduling.selection import reasons
+from echo2swarm.scheduling.selection.offers import Limits, NodeOffer, OfferDecision, Selection
 from echo2swarm.scheduling.selection.variables import ACTIVE_DISCOUNT
-from echo2swarm.scheduling.selection.offers import OfferDecision, Limits, NodeOffer, Selection
 
 
 def try_unknown(
@@ -56,7 +56,9 @@ def try_unknown(
     return spent_usd
 
 
-def all_that_may(offers: Sequence[NodeOffer], limits: Limits, choices: dict[str, OfferDecision]) -> Selection:
+def all_that_may(
+    offers: Sequence[NodeOffer], limits: Limits, choices: dict[str, OfferDecision]
+) -> Selection:
     """Let all of ``offers`` work that the limits allow, until it is known what is needed.
 
     Args:

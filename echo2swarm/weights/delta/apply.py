@@ -13,9 +13,9 @@ import trio
 
 from echo2swarm.weights.delta.compute import CODEC, patch
 from echo2swarm.weights.delta.errors import BadDeltaError, WrongBaseError
+from echo2swarm.weights.delta.in_steps import run_in_steps
 from echo2swarm.weights.store import layout
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.delta.in_steps import run_in_steps
 from echo2swarm.weights.store.store import RESERVE_BYTES, PayloadStore
 from protocols.errors import RemoteProtocolError
 from protocols.manifest import PolicyManifest

@@ -20,13 +20,13 @@ import msgspec
 import structlog
 import trio
 
-from echo2swarm.weights.delta.compute import CODEC, TooLargeError, diff, compose
-from echo2swarm.weights.delta.errors import BadDeltaError
-from echo2swarm.weights.delta.element_size import word_bytes_of
 from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.delta.compute import CODEC, TooLargeError, compose, diff
+from echo2swarm.weights.delta.element_size import word_bytes_of
+from echo2swarm.weights.delta.errors import BadDeltaError
+from echo2swarm.weights.delta.in_steps import run_in_steps
 from echo2swarm.weights.store.library import HeldVersion, VersionLibrary
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.delta.in_steps import run_in_steps
 from protocols.ids import PolicyVersion
 from protocols.manifest import MAX_DELTAS, Delta
 

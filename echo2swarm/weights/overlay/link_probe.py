@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 import msgspec
 import trio
 
+from echo2swarm.network.base import Stream
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.base import Stream
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.probe import (

@@ -30,6 +30,7 @@ from typing import Final
 import msgspec
 
 from echo2swarm.system.errors import DiskFullError, StoreError
+from echo2swarm.system.files import write_atomically
 from protocols.manifest import PayloadRef, root_of
 
 REF: Final = "ref"
@@ -120,7 +121,7 @@ def create_partial(folder: Path, ref: PayloadRef, *, reserve_bytes: int) -> None
             with (files / file.name).open("wb") as handle:
                 handle.truncate(file.size_bytes)
         # Last: without it, the folder is a leftover.
-        write_atomically(folder / REF, msgspec.msgpack.encode(ref))
+        write_atomically(folder / REF, msgspec.msgpack.encode(ref), is_durable=False)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -137,17 +138,10 @@ def create_staging(folder: Path, ref: PayloadRef, *, reserve_bytes: int) -> None
     (folder / FILES).mkdir(parents=True)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a small file so that it is either there as a whole or not at all."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
 def write_about(folder: Path, ref: PayloadRef, hashes: bytes) -> None:
     """Write beside a payload's files what the payload is."""
-    write_atomically(folder / HASHES, hashes)
-    write_atomically(folder / REF, msgspec.msgpack.encode(ref))
+    write_atomically(folder / HASHES, hashes, is_durable=False)
+    write_atomically(folder / REF, msgspec.msgpack.encode(ref), is_durable=False)
 
 
 def read_ref(folder: Path) -> PayloadRef | None:

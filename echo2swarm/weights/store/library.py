@@ -24,6 +24,7 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from echo2swarm.system.errors import DoesNotFitError, StoreError
+from echo2swarm.system.files import write_atomically
 from echo2swarm.text.format import format_bytes
 from echo2swarm.weights.store import layout
 from echo2swarm.weights.store.store import PayloadStore, open_store
@@ -264,7 +265,7 @@ class VersionLibrary:
         return self._folder / f"{version:08d}{_SUFFIX}"
 
     def _write_manifest(self, version: PolicyVersion, sealed: bytes) -> None:
-        layout.write_atomically(self._path_of(version), sealed)
+        write_atomically(self._path_of(version), sealed, is_durable=False)
 
     async def _in_thread(self, work: "partial[None]") -> None:
         try:

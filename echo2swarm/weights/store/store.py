@@ -22,8 +22,9 @@ import structlog
 import trio
 
 from echo2swarm.system.errors import StoreError
+from echo2swarm.system.files import write_atomically
 from echo2swarm.weights.store import layout
-from echo2swarm.weights.store.import_files import import_files, describe
+from echo2swarm.weights.store.import_files import describe, import_files
 from echo2swarm.weights.store.layout import HASH_BYTES, BadChunkError
 from echo2swarm.weights.store.payload import Payload
 from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
@@ -153,7 +154,9 @@ class PayloadStore:
                 "a list of chunk hashes that is not the payload's", reason=Reason.BAD_CHUNK_HASH
             )
         path = payload.folder / layout.HASHES
-        await self._on_disk(partial(layout.write_atomically, path, hashes), "cannot write hashes")
+        await self._on_disk(
+            partial(write_atomically, path, hashes, is_durable=False), "cannot write hashes"
+        )
         payload.add_hashes(hashes)
 
     async def put_chunk(self, payload: Payload, index: int, data: bytes | memoryview) -> None:

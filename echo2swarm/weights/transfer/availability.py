@@ -5,8 +5,8 @@ from typing import Protocol
 
 import trio
 
-from echo2swarm.weights.transfer.have_interval import news_s
 from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.have_interval import news_s
 from protocols.chunks import MAX_HAVE_INDICES
 
 

@@ -16,17 +16,16 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget
-from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Stream
-from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, PooledStream, StreamPool
-from echo2swarm.weights.transfer.availability import FullAvailability, in_messages
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
+from echo2swarm.weights.transfer.availability import FullAvailability, in_messages
+from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, PooledStream, StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
-from protocols.chunk_source import DownloadSettings
 from protocols.chunk_download import (
     AskChunk,
     AskHashes,
@@ -35,16 +34,17 @@ from protocols.chunk_download import (
     Effect,
     Finished,
 )
+from protocols.chunk_source import DownloadSettings
 from protocols.chunks import (
     MAX_OUTSTANDING,
     MAX_REQUEST_BYTES,
     Chunk,
+    ChunkRefused,
     Hashes,
     Have,
     Held,
     Holding,
     OpenPayload,
-    ChunkRefused,
     Reply,
     Request,
     WantChunk,

@@ -26,9 +26,9 @@ from math import ceil, exp, inf
 from statistics import median
 from typing import Final
 
-from protocols.rarest_first import Bag, Rng
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
+from protocols.rarest_first import Bag, Rng
 
 _RATE_WINDOW_S: Final = 2.0
 _MIN_SEEN_S: Final = 0.1
@@ -152,7 +152,9 @@ class Seeder:
         settings: see :class:`SeederSettings`.
     """
 
-    def __init__(self, *, num_chunks: int, rng: Rng, settings: SeederSettings | None = None) -> None:
+    def __init__(
+        self, *, num_chunks: int, rng: Rng, settings: SeederSettings | None = None
+    ) -> None:
         self._num_chunks = num_chunks
         self._rng = rng
         self._settings = settings or SeederSettings()

@@ -8,8 +8,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
 from echo2swarm.weights.store.payload import Payload
+from echo2swarm.weights.transfer.seeder import ChunkOffer, Seeder, SeederSettings
 from protocols.ids import PeerId
 
 SLOW_BYTES_PER_S: Final = 100_000.0
@@ -75,7 +75,7 @@ class SeedingSession:
 
 
 class Leecher:
-    """One downloader's part in a deal; an :class:`~echo2swarm.weights.transfer.availability.Availability`."""
+    """The availability that one downloader sees while a payload is super-seeded."""
 
     def __init__(self, peer: PeerId, dealer: Seeder, table: SeedingSession) -> None:
         self._peer = peer

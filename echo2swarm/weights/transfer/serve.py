@@ -14,14 +14,14 @@ from typing import Final, assert_never
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import UploadBudget
-from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from echo2swarm.weights.transfer.seeding import SeedingSession, UploadRateOf
-from echo2swarm.weights.transfer.availability import Availability, FullAvailability, in_messages
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.banned import BanList
 from echo2swarm.weights.store.store import PayloadStore
+from echo2swarm.weights.transfer.availability import Availability, FullAvailability, in_messages
+from echo2swarm.weights.transfer.banned import BanList
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.weights.transfer.seeding import SeedingSession, UploadRateOf
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunk_upload import (
@@ -38,10 +38,10 @@ from protocols.chunks import (
     MAX_OUTSTANDING,
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
+    ChunkRefused,
     Hashes,
     Have,
     Holding,
-    ChunkRefused,
     Reply,
     Request,
     bitmap_of,
@@ -162,7 +162,9 @@ class ChunkServer:
             return await self._converse(stream, payload, session, offering)
 
     @contextmanager
-    def _offering(self, peer: PeerId, payload: Payload, held: Sequence[int]) -> Iterator[Availability]:
+    def _offering(
+        self, peer: PeerId, payload: Payload, held: Sequence[int]
+    ) -> Iterator[Availability]:
         """Offer everything, or a seat where it is dealt."""
         if self._upload_rate_of is None or not payload.is_complete:
             yield FullAvailability(payload)

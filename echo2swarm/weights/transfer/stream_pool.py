@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Network, Stream
+from echo2swarm.system.errors import NetworkError
 from protocols import chunks
 from protocols.chunks import MAX_REPLY_BYTES, MAX_REQUEST_BYTES, DownloadDone
 from protocols.codec import encode
@@ -80,7 +80,9 @@ class StreamPool:
                 await _cut(line)
 
     @asynccontextmanager
-    async def to(self, peer: PeerId, *, bulk: bool, fresh: bool = False) -> AsyncIterator[PooledStream]:
+    async def to(
+        self, peer: PeerId, *, bulk: bool, fresh: bool = False
+    ) -> AsyncIterator[PooledStream]:
         """Lend a stream to ``peer``: a kept one, if there is one and ``fresh`` is not wanted.
 
         Afterwards it is kept if it is sound, and reset if not.
@@ -110,7 +112,9 @@ class StreamPool:
         )
         return PooledStream(stream=stream, context=context)
 
-    async def _keep(self, key: tuple[PeerId, bool], line: PooledStream, nursery: trio.Nursery) -> None:
+    async def _keep(
+        self, key: tuple[PeerId, bool], line: PooledStream, nursery: trio.Nursery
+    ) -> None:
         before = self._idle.pop(key, None)
         line.idling = trio.CancelScope()
         self._idle[key] = line
@@ -121,7 +125,9 @@ class StreamPool:
             _, longest_idle = self._idle.popitem(last=False)
             await _cut(longest_idle)
 
-    async def _drain(self, key: tuple[PeerId, bool], line: PooledStream, idling: trio.CancelScope) -> None:
+    async def _drain(
+        self, key: tuple[PeerId, bool], line: PooledStream, idling: trio.CancelScope
+    ) -> None:
         """Take what was still on its way, so that the holder is rid of it; notice the end."""
         left_bytes = MAX_LEFT_BYTES
         with idling, suppress(NetworkError, RemoteProtocolError):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.models.cache import (
     CACHE_DIR_VARIABLE,
     SEAL,
@@ -16,6 +15,7 @@ from echo2swarm.models.cache import (
     make_once,
     torch_env,
 )
+from echo2swarm.system.errors import StoreError
 
 
 def test_torch_keeps_few_kernels_unless_the_user_says_how_many(

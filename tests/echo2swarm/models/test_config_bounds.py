@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.config_bounds import MAX_POSITIONS, check_model_config, clean_config
 from echo2swarm.models.folder import read_config, tensor_shapes
+from echo2swarm.system.errors import ConfigError
 from tests.tiny_model import TINY_MODEL_DIR
 
 TINY = read_config(TINY_MODEL_DIR)

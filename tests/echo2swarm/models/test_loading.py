@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.models.loading import load_causal_lm
+from echo2swarm.system.errors import ConfigError
 from tests.tiny_model import TINY_MODEL_DIR
 
 pytestmark = pytest.mark.model

@@ -16,12 +16,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from echo2swarm.system.errors import ConfigError, StoreError
 from echo2swarm.models.cache import CACHE_DIR_VARIABLE
 from echo2swarm.models.embedded import GGUF_NAME, embedded_model_folder
 from echo2swarm.models.folder import asset_files, check_model_folder, weight_files
 from echo2swarm.models.prepare import main
 from echo2swarm.models.resolve import resolve_model
+from echo2swarm.system.errors import ConfigError, StoreError
 from tests.tiny_model import TINY_MODEL_DIR
 
 

@@ -11,11 +11,11 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call, serve_calls
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from protocols.ids import PeerId
 
 ECHO = "/test/echo/1.0.0"

@@ -7,10 +7,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.system.errors import StoreError
 from echo2swarm.network import address_book
 from echo2swarm.network.address_book import MAX_PEERS, AddressBook
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.system.errors import StoreError
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, RunId, peer_id_of
 

@@ -12,19 +12,19 @@ from libp2p.peer.id import ID
 from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.rpc import serve_calls
+from echo2swarm.system.errors import NetworkError
 from protocols.bulk import (
     PROTOCOL_ID,
-    DialRequest,
+    BulkRefused,
     CallBack,
     Called,
+    DialInvitation,
+    DialRequest,
     DialTarget,
     Obstacle,
-    DialInvitation,
-    BulkRefused,
 )
 from protocols.codec import encode
 from tests.contracts.network_worlds import eventually

@@ -14,11 +14,11 @@ from trio.testing import MockClock
 
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
-from tests.fakes.network.memory import MemoryHub
-from tests.fakes.network.memory_node import MemoryNetwork
 from protocols import advert
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, RunId, peer_id_of
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 
 RUN = RunId("run-1")
 LEARNER = 1
@@ -288,5 +288,8 @@ async def test_a_large_swarm_keeps_its_connections_few_and_its_members_findable(
             assert len(network.connected_peers()) < 20
             record = await learner.get_record(advert.dht_key_of(RUN, network.peer))
             assert record is not None
-            assert advert.verify_advert(record, run=RUN, peer=network.peer).addresses == network.addresses()
+            assert (
+                advert.verify_advert(record, run=RUN, peer=network.peer).addresses
+                == network.addresses()
+            )
         nursery.cancel_scope.cancel()

@@ -5,10 +5,10 @@ import itertools
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from protocols.ids import peer_id_of
 from tests.contracts.network_worlds import Libp2pWorld, info_of
 from tests.echo2swarm.network.test_discovery import LEARNER, discovery_of, key_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from echo2swarm.system.errors import UsageError
 from echo2swarm.network.own_addresses import check_advertised, check_listen, look_up
+from echo2swarm.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data, PeerInfo, ServeLimits, Stream, call
-from tests.fakes.network.memory import MemoryHub
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.network.serving import Service
+from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId
 from tests.contracts.network_worlds import key_of
+from tests.fakes.network.memory import MemoryHub
 
 
 class Line:

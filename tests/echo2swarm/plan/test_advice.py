@@ -5,16 +5,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.capacity import LearnerLoad
 from echo2swarm.plan.advice import Situation, advise
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, select
 
 
 def need(
     *, bound: int = 2, every: int = 1, rollout_s: float = 2.0, payload_bytes: float = 0.0
 ) -> Need:
-    workload = LearnerLoad(rollouts_per_step=64, train_s=8.0, max_staleness=bound, publish_every=every)
+    workload = LearnerLoad(
+        rollouts_per_step=64, train_s=8.0, max_staleness=bound, publish_every=every
+    )
     return Need(
         workload=workload,
         rollout_s=rollout_s,
@@ -24,7 +25,9 @@ def need(
     )
 
 
-def nodes(number: int, *, rollouts_per_s: float = 1.0, usd_per_hour: float = 0.4) -> list[NodeOffer]:
+def nodes(
+    number: int, *, rollouts_per_s: float = 1.0, usd_per_hour: float = 0.4
+) -> list[NodeOffer]:
     return [
         NodeOffer(
             key=f"peer-{i}",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.plan.assumptions import EXAMPLE, example_assumptions, load_assumptions
+from echo2swarm.system.errors import ConfigError
 
 OFFER = '[[offer]]\nname = "x"\nrollouts_per_s = 1.0\nusd_per_hour = 0.5\n'
 

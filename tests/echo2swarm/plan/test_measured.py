@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from echo2swarm.system.errors import StoreError, UsageError
-from echo2swarm.plan.assumptions import Assumptions, PlanLearnerTable, LimitsTable, OfferTable
+from echo2swarm.plan.assumptions import Assumptions, LimitsTable, OfferTable, PlanLearnerTable
 from echo2swarm.plan.measured import from_run
+from echo2swarm.system.errors import StoreError, UsageError
 from protocols.status import Outlook, Quantity, StatusReply
 from tests.echo2swarm.sample_run import DELTA_BYTES, write_run
 from tests.echo2swarm.sample_status import node_with, status_with

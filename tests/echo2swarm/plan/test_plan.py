@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from echo2swarm.scheduling.capacity import BindingLimit
 from echo2swarm.plan.assumptions import (
     EXAMPLE,
     Assumptions,
     CentralTable,
-    PlanLearnerTable,
     LimitsTable,
     OfferTable,
+    PlanLearnerTable,
     PlanRolloutTable,
     WeightsTable,
 )
 from echo2swarm.plan.options import PlanInputs
 from echo2swarm.plan.plan import make_plan
+from echo2swarm.scheduling.capacity import BindingLimit
 from echo2swarm.scheduling.selection import Effort
 
 
@@ -31,7 +31,9 @@ def offer(name: str, **keys: object) -> OfferTable:
 
 def assumptions(*offers: OfferTable, **tables: object) -> Assumptions:
     known: dict[str, object] = {
-        "learner": PlanLearnerTable(prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0),
+        "learner": PlanLearnerTable(
+            prompts_per_step=8, group_size=8, train_s=10.0, usd_per_hour=6.0
+        ),
         "rollouts": PlanRolloutTable(rollout_s=4.0, headroom=0.1, sureness=0.0),
         "offer": offers,
         **tables,
@@ -199,7 +201,9 @@ def test_without_a_plan_nothing_is_saved() -> None:
 
 
 def test_nodes_that_come_and_go_are_provided_for() -> None:
-    steady = make_plan(assumptions(offer("x"), rollouts=PlanRolloutTable(rollout_s=4.0, sureness=1.8)))
+    steady = make_plan(
+        assumptions(offer("x"), rollouts=PlanRolloutTable(rollout_s=4.0, sureness=1.8))
+    )
     flighty = make_plan(
         assumptions(
             offer("x", availability=0.8), rollouts=PlanRolloutTable(rollout_s=4.0, sureness=1.8)

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from echo2swarm.report.engine_drift import NodeDrift, Drift, by_engine, drift_of_nodes
-from echo2swarm.report.report import summarize_run, write_report
+from echo2swarm.report.engine_drift import Drift, NodeDrift, by_engine, drift_of_nodes
 from echo2swarm.report.engines import engines_text
+from echo2swarm.report.report import summarize_run, write_report
 from echo2swarm.report.run_reader import read_run
 from tests.echo2swarm.sample_run import NUM_STEPS, write_run
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.system.errors import StoreError, UsageError
 from echo2swarm.report.report import figures_json, summarize_run, write_report
 from echo2swarm.report.run_reader import read_run, step_record_of
 from echo2swarm.report.run_record import (
-    TimeSpan,
     StepRecord,
+    TimeSpan,
     busy_share,
     moving_mean,
     overlap_s,
     reward_gain,
 )
+from echo2swarm.system.errors import StoreError, UsageError
 from tests.echo2swarm.sample_run import (
     DELTA_BYTES,
     NUM_STEPS,

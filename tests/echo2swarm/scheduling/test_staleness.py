@@ -51,7 +51,9 @@ def test_the_oldest_usable_version_is_admitted_and_the_one_before_is_not(
 
     assert judge_staleness(version=oldest, step=step, max_staleness=bound) is Freshness.ADMIT
     if oldest:
-        assert judge_staleness(version=oldest - 1, step=step, max_staleness=bound) is Freshness.STALE
+        assert (
+            judge_staleness(version=oldest - 1, step=step, max_staleness=bound) is Freshness.STALE
+        )
 
 
 @pytest.mark.parametrize(

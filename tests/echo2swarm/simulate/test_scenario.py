@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from echo2swarm.system.errors import ConfigError, UsageError
-from echo2swarm.text.toml_docs import field_docs, with_generated
-from echo2swarm.text.toml_tables import table_type
 from echo2swarm.simulate import text
 from echo2swarm.simulate.scenario import load_scenario, parse
 from echo2swarm.simulate.tables import EventTable, NodesTable, Scenario
+from echo2swarm.system.errors import ConfigError, UsageError
+from echo2swarm.text.toml_docs import field_docs, with_generated
+from echo2swarm.text.toml_tables import table_type
 from tests.echo2swarm.simulate.samples import node, scenario, tables
 
 PAGE = Path(__file__).parents[3] / "docs" / "simulate.md"

@@ -7,12 +7,11 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from echo2swarm.network.base import PeerInfo
-from tests.fakes.network.memory import MemoryHub
 from echo2swarm.network.rpc import Answer, serve_calls
 from echo2swarm.status.client import StatusClient, read_status
 from echo2swarm.status.health import is_healthy
+from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from protocols import status as status_protocol
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError
@@ -20,6 +19,7 @@ from protocols.ids import PeerId, peer_id_of
 from protocols.status import StatusRequest
 from protocols.ticket import Ticket
 from tests.echo2swarm.sample_status import STATUS, status_with
+from tests.fakes.network.memory import MemoryHub
 
 LEARNER_KEY = Ed25519PrivateKey.from_private_bytes(bytes(31) + b"\x01")
 NODE_KEY = Ed25519PrivateKey.from_private_bytes(bytes(31) + b"\x02")

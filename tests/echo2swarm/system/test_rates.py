@@ -67,11 +67,17 @@ def test_a_timeline_tells_phases_apart() -> None:
 
     assert took_s == 7.0
     assert timeline.phase is LearnerPhase.WAITING
-    assert timeline.totals_s(21.0) == {LearnerPhase.STARTING: 10, LearnerPhase.WAITING: 4, LearnerPhase.TRAINING: 7}
+    assert timeline.totals_s(21.0) == {
+        LearnerPhase.STARTING: 10,
+        LearnerPhase.WAITING: 4,
+        LearnerPhase.TRAINING: 7,
+    }
     assert timeline.shares(21.0, 1000.0) == pytest.approx(
         {LearnerPhase.WAITING: 4 / 11, LearnerPhase.TRAINING: 7 / 11}
     )
-    assert timeline.shares(21.0, 2.0) == pytest.approx({LearnerPhase.WAITING: 0.5, LearnerPhase.TRAINING: 0.5})
+    assert timeline.shares(21.0, 2.0) == pytest.approx(
+        {LearnerPhase.WAITING: 0.5, LearnerPhase.TRAINING: 0.5}
+    )
 
 
 @given(st.lists(st.tuples(st.sampled_from(LearnerPhase), st.floats(0, 50)), max_size=20))

@@ -13,8 +13,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.text.cli_errors import error_boundary, explain_error, run_cli
 from echo2swarm.system.errors import ChildError, ConfigError, StoreError, SwarmError
+from echo2swarm.text.cli_errors import error_boundary, explain_error, run_cli
 from protocols.errors import LocalProtocolError, MalformedMessageError
 
 

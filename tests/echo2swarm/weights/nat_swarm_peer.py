@@ -15,16 +15,16 @@ from pathlib import Path
 import structlog
 import trio
 
-from echo2swarm.weights.transfer.rate_limit import UploadBudget
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.base import Network, PeerInfo
 from echo2swarm.network.libp2p.network import open_network
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import VersionLibrary, open_library
 from echo2swarm.weights.publish import publish_version
-from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.store.library import VersionLibrary, open_library
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.rate_limit import UploadBudget
+from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.ids import PeerId, PolicyVersion
 from protocols.manifest import MIN_CHUNK_BYTES

@@ -9,16 +9,16 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.network.base import Network, PeerInfo
-from tests.fakes.network.memory import MemoryHub
 from echo2swarm.weights.announce import ManifestAnnouncer
-from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library
 from echo2swarm.weights.publish import PolicyRules, publish_version
-from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library
 from echo2swarm.weights.sync import PolicySync
+from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols.ids import PeerId, PolicyVersion, peer_id_of
 from protocols.manifest import MIN_CHUNK_BYTES
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, assets, snapshot
+from tests.fakes.network.memory import MemoryHub
 
 LEARNER = peer_id_of(LEARNER_KEY.public_key())
 SIZE = 40 * MIN_CHUNK_BYTES + 7

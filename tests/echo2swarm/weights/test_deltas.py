@@ -12,18 +12,18 @@ import zstandard
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from echo2swarm.weights.delta.content import ContentWriter
 from echo2swarm.system.errors import StoreError
-from tests.fakes.network.memory import MemoryHub
 from echo2swarm.weights.delta import apply as rebuild_module
-from echo2swarm.weights.store.library import HeldVersion, open_library
+from echo2swarm.weights.delta.content import ContentWriter
 from echo2swarm.weights.publish import PolicyRules
+from echo2swarm.weights.store.library import HeldVersion, open_library
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from protocols.manifest import Delta, base_of
 from tests.echo2swarm.weights.delta.made import changed, make_delta
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, trained
 from tests.echo2swarm.weights.swarm import LEARNER, SIZE, Learner, Node, address_of, learner, node
+from tests.fakes.network.memory import MemoryHub
 
 DATA = trained(8, size=SIZE)
 KEEPING = PolicyRules(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from echo2swarm.system.errors import StoreError
+from echo2swarm.weights.publish import publish_version, published_asset_files, weights_files
 from echo2swarm.weights.store.library import open_library
-from echo2swarm.weights.publish import published_asset_files, publish_version, weights_files
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from tests.echo2swarm.weights.delta.made import random_bytes

@@ -9,15 +9,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.fakes.network.memory import MemoryHub
-from echo2swarm.weights.store.library import open_library
 from echo2swarm.weights.publish import PolicyRules
+from echo2swarm.weights.store.library import open_library
 from protocols import manifest as manifest_protocol
 from protocols.ids import PolicyVersion
 from protocols.manifest import MIN_CHUNK_BYTES, topic_of
 from protocols.reasons import Reason
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, STRANGER_KEY
 from tests.echo2swarm.weights.swarm import LEARNER, SIZE, Node, learner, node
+from tests.fakes.network.memory import MemoryHub
 
 
 @pytest.fixture

@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from echo2swarm.weights.publish import build_manifest
 from echo2swarm.weights.update_plan import (
     AnchorUpdate,
-    UpdateFacts,
     DeltaUpdate,
     FullUpdate,
+    UpdateFacts,
     choose_way,
     first_fetched,
     is_still_offered,
     is_worth_finishing,
 )
-from echo2swarm.weights.publish import build_manifest
 from protocols.ids import PolicyVersion
 from protocols.manifest import Delta, FileRef, PayloadRef, PolicyManifest, base_of
 from tests.echo2swarm.weights.made import RULES

@@ -20,9 +20,9 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from echo2swarm.system.errors import NetworkError
+from protocols.ids import PeerId, peer_id_of, short
 from tests.fakes.network.memory_node import MemoryNetwork
 from tests.fakes.network.memory_stream import Weather
-from protocols.ids import PeerId, peer_id_of, short
 
 PORT: Final = 4001
 """All have the same port, and a host number each."""
@@ -49,7 +49,7 @@ class MemoryHub:
             loss: share of frames lost on their way. A stream sends them again, which
                 takes time; gossip does not.
         """
-        self.weather = Weather(random.Random(seed), latency_s, loss)  # noqa: S311 - not a secret
+        self.weather = Weather(random.Random(seed), latency_s, loss)
         self._alive: dict[PeerId, MemoryNetwork] = {}
         self._links: set[frozenset[PeerId]] = set()
         self._groups: tuple[frozenset[PeerId], ...] = ()

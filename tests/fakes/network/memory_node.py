@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.addresses import join_address, merge_addresses
+from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.admission.gossip_guard import GossipGuard
+from echo2swarm.network.admission.proven import IsProven
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Ends,
     Handler,
-    IsProven,
     PeerInfo,
     ServeLimits,
     Stream,
     Validator,
 )
-from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
-from echo2swarm.network.admission.gossip_guard import GossipGuard
-from tests.fakes.network.memory_stream import MemoryStream, stream_pair
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import Service, Subscription, nobody
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.gossip import Validation
 from protocols.ids import PeerId, short
+from tests.fakes.network.memory_stream import MemoryStream, stream_pair
 
 if TYPE_CHECKING:
     from tests.fakes.network.memory import MemoryHub

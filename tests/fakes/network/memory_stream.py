@@ -5,8 +5,8 @@ from typing import Final
 
 import trio
 
-from echo2swarm.system.errors import NetworkError
 from echo2swarm.network.base import Data
+from echo2swarm.system.errors import NetworkError
 from protocols.errors import MalformedMessageError
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason

@@ -10,19 +10,19 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from echo2swarm.text.cli_errors import error_boundary
-from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import ConfigError, StoreError, UsageError
-from learner.run.checkpoint_store import damage_of
-from learner.commands.checkpoints import survey
+from echo2swarm.system.files import write_atomically
+from echo2swarm.text.cli_errors import error_boundary
 from learner.cli import learner
+from learner.commands.checkpoints import survey
+from learner.commands.fork import ForkOptions, fork_run
 from learner.config import LearnerConfig
 from learner.config.file import load_config, resolved
-from learner.commands.fork import ForkOptions, fork_run
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver, Reach
-from learner.run.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
+from learner.run.checkpoint_store import damage_of
 from learner.run.inputs import Recorded, read_inputs, write_inputs
+from learner.run.run_dir import RunDir, make_run_dir, open_run_dir, read_run_dir
 from learner.tasks.inputs import Input
 from learner.tasks.registry import check_table
 from learner.tasks.rows import read_rows

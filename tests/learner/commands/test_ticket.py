@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import StoreError
+from echo2swarm.text.cli_errors import error_boundary
 from learner.cli import learner
 from protocols import ticket
 from tests.protocols.samples import KEY, RUN, TICKET
@@ -19,7 +19,9 @@ def shown(run_dir: Path) -> Result:
 
 
 def line_until(expires_unix_s: float) -> str:
-    return ticket.format_ticket(msgspec.structs.replace(TICKET, expires_unix_s=int(expires_unix_s)), KEY)
+    return ticket.format_ticket(
+        msgspec.structs.replace(TICKET, expires_unix_s=int(expires_unix_s)), KEY
+    )
 
 
 def test_a_ticket_that_admits_is_printed_and_nothing_else(tmp_path: Path) -> None:

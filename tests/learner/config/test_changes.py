@@ -36,7 +36,9 @@ def test_each_change_is_weighed(now: LearnerConfig, key: str, weight: Weight) ->
 def test_what_makes_another_run_is_refused_with_each_key_and_a_way_out() -> None:
     found = changes(
         LearnerConfig(),
-        replaced(rollouts=RolloutConfig(group_size=4, temperature=0.7), model=ModelConfig(path="/x")),
+        replaced(
+            rollouts=RolloutConfig(group_size=4, temperature=0.7), model=ModelConfig(path="/x")
+        ),
     )
 
     with pytest.raises(ConfigError) as caught:

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.report.run_record import StepRecord
+from echo2swarm.system.rates import LearnerPhase
 from learner.demo.narrator import SILENCE_S, Narrator
 from protocols.heartbeat import NodeState
 from protocols.reasons import Reason

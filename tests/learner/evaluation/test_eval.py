@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import UsageError
+from echo2swarm.text.cli_errors import error_boundary
 from learner.cli import learner
 from tests.learner.export.run_folder import make_run
 from tests.tiny_model import TINY_MODEL_DIR

@@ -9,7 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
 from learner.evaluation.held_out import sample_seed
-from learner.evaluation.round import FIRST_GROUP, ScoredSample, HeldOutRequest, RoundPlan, EvaluationRound, group_of
+from learner.evaluation.round import EvaluationRound, HeldOutRequest, RoundPlan
+from learner.ledger.evaluation_rows import FIRST_GROUP, ScoredSample, group_of
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import MAX_GROUPS, Lease

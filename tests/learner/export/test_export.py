@@ -16,13 +16,13 @@ from msgspec.structs import replace as replace_struct
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from echo2swarm.text.cli_errors import error_boundary
 from echo2swarm.system.errors import StoreError, UsageError
-from learner.run.checkpoint_store import Checkpoint, CheckpointStore
+from echo2swarm.text.cli_errors import error_boundary
 from learner.cli import learner
 from learner.export.card import model_card
 from learner.export.messages import Export
 from learner.export.source import find_checkpoint, hold_checkpoint
+from learner.run.checkpoint_store import Checkpoint, CheckpointStore
 from learner.run.run_dir import RunDir
 from learner.trainer.exporting import write_model_folder
 from learner.trainer.trainer import PolicyTrainer

@@ -8,7 +8,8 @@ import pytest
 
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
 from echo2swarm.system.errors import StoreError
-from learner.evaluation.round import ScoredSample, HeldOutRequest, RoundPlan, EvaluationRound, group_of
+from learner.evaluation.round import EvaluationRound, HeldOutRequest, RoundPlan
+from learner.ledger.evaluation_rows import ScoredSample, group_of
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.schema import _TRAINING

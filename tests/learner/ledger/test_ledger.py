@@ -15,9 +15,9 @@ from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
 from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.system.errors import StoreError
-from learner.rollouts.checks import Refusal
 from learner.ledger import ledger as ledger_module
 from learner.ledger.ledger import Ledger, open_ledger
+from learner.ledger.refusal import Refusal
 from learner.ledger.resume import Reach
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease

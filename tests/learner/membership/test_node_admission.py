@@ -2,9 +2,8 @@
 
 import pytest
 
-from echo2swarm.system.rates import WindowSum
 from echo2swarm.scheduling.selection.speed import Presence
-from learner.state.node import Node
+from echo2swarm.system.rates import WindowSum
 from learner.membership.node_admission import (
     FORGET_AFTER_S,
     MAX_NODES,
@@ -15,8 +14,9 @@ from learner.membership.node_admission import (
     idle,
     who_gives_way,
 )
-from protocols.heartbeat import NodeState
+from learner.state.node import Node
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import NodeState
 from protocols.ids import PeerId
 
 

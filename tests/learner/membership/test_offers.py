@@ -7,11 +7,11 @@ import pytest
 from echo2swarm.scheduling.selection import Limits, NodeOffer
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import SelectorConfig
-from learner.state.link_table import LinkTable
 from learner.membership.offers import limits_of, offers_of, speeds_of
+from learner.state.link_table import LinkTable
 from learner.state.node_table import NodeTable
-from protocols.heartbeat import Directive, Heartbeat, NodeState
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Directive, Heartbeat, NodeState
 from protocols.ids import PeerId
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
 

@@ -9,17 +9,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
+from echo2swarm.system.errors import NetworkError
 from echo2swarm.weights.overlay.link_probe import MayISend, hear, say
 from echo2swarm.weights.transfer.rate_limit import UploadBudget
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
-from tests.fakes.network.memory import MemoryHub
 from learner.membership.probes import AGAIN_S, BUSY_S, PROBE_S, ProbeService
 from node.membership.link_probe import MAX_FAILURES, RETRY_S, START_S, Prober
 from protocols import probe
 from protocols.ids import PeerId
 from protocols.probe import ProbeBlock, ProbeGo, ProbeRefused, ProbeRequest, ProbeResult
 from protocols.reasons import Reason
+from tests.fakes.network.memory import MemoryHub
 from tests.node.fakes import make_key
 
 RUN = "test-run"

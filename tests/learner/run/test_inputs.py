@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from echo2swarm.system.errors import ConfigError, StoreError
-from echo2swarm.models.cache import sha256_of
+from echo2swarm.system.files import sha256_of_file
 from learner.run import inputs
 from learner.run.inputs import (
     Recorded,
@@ -130,7 +130,7 @@ def test_large_weights_are_read_again_only_if_size_or_time_say_so(
 
     def hashed(path: Path) -> str:
         read.append(path.name)
-        return sha256_of(path)
+        return sha256_of_file(path)
 
     monkeypatch.setattr(inputs, "sha256_of", hashed)
 

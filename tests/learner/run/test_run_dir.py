@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from echo2swarm.system.files import write_atomically
 from echo2swarm.system.errors import StoreError, UsageError
+from echo2swarm.system.files import write_atomically
 from learner.run.run_dir import RunDir, hold, open_run_dir
 from tests.echo2swarm.full_disk import full_disk
 

@@ -39,7 +39,9 @@ def log_path(tmp_path: Path) -> Path:
 
 def completions(*texts: str) -> list[CompletionToScore]:
     """Of prompt 0, which wants "0"."""
-    return [CompletionToScore(0, tokens_of(text), sha256_of_prompt(tokens_of("5/0"))) for text in texts]
+    return [
+        CompletionToScore(0, tokens_of(text), sha256_of_prompt(tokens_of("5/0"))) for text in texts
+    ]
 
 
 def tokens_of(text: str) -> bytes:

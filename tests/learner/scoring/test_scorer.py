@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pytest
 
 from echo2swarm.system.errors import ConfigError
-from learner.scoring.messages import CompletionToScore, ScoreFault, Reward, sha256_of_prompt, told
+from learner.scoring.messages import CompletionToScore, Reward, ScoreFault, sha256_of_prompt, told
 from learner.scoring.scorer import MAX_TEXT_CHARS, TaskScorer
 from learner.scoring.tokenization import ModelTokenizer
 from protocols.packed import pack_tokens, unpack_tokens
@@ -44,7 +44,9 @@ def score(scorer: TaskScorer, model: Path) -> ScoreTexts:
 
     def of(*texts: str, index: int = 0) -> tuple[Reward, ...]:
         asked = sha256_of_prompt(scorer.draw(index, 1).prompts[0].tokens)
-        completions = [CompletionToScore(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts]
+        completions = [
+            CompletionToScore(index, pack_tokens(tokenizer.encode(t)[0]), asked) for t in texts
+        ]
         rewards: list[Reward] = []
         while len(rewards) < len(completions):
             rewards += scorer.score(completions[len(rewards) :], lambda _: None).rewards
@@ -208,7 +210,9 @@ def test_answers_between_tags_are_found_where_the_tags_are_special_tokens(tmp_pa
     tokens = [257, *ModelTokenizer(model).encode("7")[0], 258]
 
     asked = sha256_of_prompt(scorer.draw(0, 1).prompts[0].tokens)
-    (reward,) = scorer.score([CompletionToScore(0, pack_tokens(tokens), asked)], lambda _: None).rewards
+    (reward,) = scorer.score(
+        [CompletionToScore(0, pack_tokens(tokens), asked)], lambda _: None
+    ).rewards
 
     assert (reward.reward, reward.text) == (1.0, "<answer>7</answer>")
 

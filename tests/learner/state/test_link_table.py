@@ -8,8 +8,8 @@ from echo2swarm.weights.overlay.bans import BAN_S
 from echo2swarm.weights.overlay.reachability import FAILED_S
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.state.link_table import SENDING_S, LinkTable
-from protocols.heartbeat import Dial, Heartbeat, LinkReport, NodeState, PeerReport
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Dial, Heartbeat, LinkReport, NodeState, PeerReport
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from protocols.status import Reachability

@@ -6,8 +6,8 @@ from learner.ledger.resume import NodeTotals
 from learner.state.link_table import LinkStatus
 from learner.state.node import NodeChange
 from learner.state.node_table import TWIN_WARNING, NodeTable
-from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
+from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB

@@ -14,7 +14,9 @@ def progress(*, max_staleness: int = 2) -> LearnerProgress:
     table = RolloutConfig(
         prompts_per_step=2, group_size=5, max_staleness=max_staleness, headroom=0.5
     )
-    return LearnerProgress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
+    return LearnerProgress(
+        step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0)
+    )
 
 
 def test_the_need_is_known_once_an_update_was_timed() -> None:

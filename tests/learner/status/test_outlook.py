@@ -4,17 +4,17 @@ import random
 
 import pytest
 
-from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.plan.advice import advise
-from echo2swarm.system.rates import LearnerPhase, Timeline
 from echo2swarm.scheduling.selection import NodeOffer
+from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.system.rates import LearnerPhase, Timeline
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import RolloutConfig, SelectorConfig
 from learner.membership.activator import Activator
 from learner.state.link_table import LinkTable
 from learner.state.node_table import NodeTable
-from learner.status.outlook import outlook_of, situation_of
 from learner.state.progress import LearnerProgress
+from learner.status.outlook import outlook_of, situation_of
 from protocols.heartbeat import Directive
 from protocols.ids import PeerId
 from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB
@@ -25,7 +25,9 @@ LEARNER = PeerId("12D3KooWLearner")
 
 def progress() -> LearnerProgress:
     table = RolloutConfig(prompts_per_step=4, group_size=4, max_staleness=2, headroom=0.1)
-    return LearnerProgress(step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0))
+    return LearnerProgress(
+        step=0, num_steps=10, started_s=0.0, rollouts=table, timeline=Timeline(0.0)
+    )
 
 
 def offer(key: str, *, is_active: bool = True, rollouts_per_s: float | None = 1.0) -> NodeOffer:

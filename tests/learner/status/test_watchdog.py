@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from echo2swarm.system.rates import LearnerPhase
-from learner.status.watchdog import StallFacts, NodeFacts, Watchdog
+from learner.status.watchdog import NodeFacts, StallFacts, Watchdog
 
 NODE = NodeFacts(name="ada", is_wanted=True, why="active", applied_version=3, num_in_flight=0)
 FACTS = StallFacts(

@@ -5,8 +5,8 @@ import random
 import torch
 from transformers import PreTrainedModel
 
-from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import Start, TrainGroup, TrainRollout
+from learner.trainer.prefix_packing import PackedSample
 from protocols.packed import pack_floats, pack_tokens
 from tests.tiny_model import TINY_MODEL_DIR
 
@@ -89,7 +89,9 @@ def random_samples(seed: int, *, vocab_size: int = 16, num_prompts: int = 3) -> 
         for index in range(4):
             completion = opening if index % 2 else []
             completion = completion + [rng.randrange(vocab_size) for _ in range(rng.randint(1, 6))]
-            samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+            samples.append(
+                PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first)
+            )
             first += len(completion)
     return samples
 

@@ -17,10 +17,10 @@ import torch
 from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.batch import make_batch
-from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.gradient import add_gradient
 from learner.trainer.messages import TrainGroup
 from learner.trainer.policy import Policy, load_model
+from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.tokens import Tokens
 from protocols.packed import unpack_tokens
 from tests.learner.trainer.model_inputs import ASK, EOS, group, plain_logprobs, rollout

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from learner.config import TrainerConfig
 from learner.trainer.batch import make_batch
-from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.messages import TrainGroup
+from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.worker import load_trainer
 from tests.learner.trainer.model_inputs import (

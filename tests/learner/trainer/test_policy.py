@@ -17,8 +17,8 @@ from transformers import (
 )
 
 from echo2swarm.system.errors import ConfigError
-from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from learner.trainer.policy import Policy, load_model
+from learner.trainer.prefix_packing import PackedSample, make_micro_batches
 from tests.learner.trainer.model_inputs import plain_logprobs, random_samples
 from tests.tiny_model import TINY_MODEL_DIR
 
@@ -56,7 +56,9 @@ def policy_of(config: PretrainedConfig, *, autocast: torch.dtype | None = None) 
     return Policy(model_of(config), temperature=1.0, autocast=autocast)
 
 
-def logprobs_of(policy: Policy, samples: list[PackedSample], *, max_tokens: int = 256) -> torch.Tensor:
+def logprobs_of(
+    policy: Policy, samples: list[PackedSample], *, max_tokens: int = 256
+) -> torch.Tensor:
     logprobs_N = torch.zeros(sum(sample.num_completion for sample in samples))
     for batch in make_micro_batches(
         samples,

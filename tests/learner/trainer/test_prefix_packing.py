@@ -12,7 +12,9 @@ from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_
 def samples_of(pairs: Sequence[tuple[list[int], list[int]]]) -> list[PackedSample]:
     samples, first = [], 0
     for prompt, completion in pairs:
-        samples.append(PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
+        samples.append(
+            PackedSample(tokens=prompt + completion, num_prompt=len(prompt), first=first)
+        )
         first += len(completion)
     return samples
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import TrainGroup
 from learner.trainer.policy import load_model
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.rounding import rounded
 from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.worker import load_trainer

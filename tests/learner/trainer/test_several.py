@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 
 from echo2swarm.processes.parent import open_child
 from echo2swarm.system.errors import ChildError, StoreError
-from learner.trainer.multi_rank_trainer import MultiRankTrainer
 from learner.trainer.messages import (
     Start,
     Started,
@@ -25,6 +24,7 @@ from learner.trainer.messages import (
     WriteWeights,
     WroteWeights,
 )
+from learner.trainer.multi_rank_trainer import MultiRankTrainer
 from learner.trainer.sharding import local, rows
 from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
@@ -118,7 +118,9 @@ def test_two_processes_train_as_one_does(gang: MultiRankTrainer, tmp_path: Path)
     assert largest_difference(values(one, "exp_avg"), values(two, "exp_avg")) < 1e-5
 
 
-def test_what_one_process_refuses_all_refuse_and_go_on(gang: MultiRankTrainer, tmp_path: Path) -> None:
+def test_what_one_process_refuses_all_refuse_and_go_on(
+    gang: MultiRankTrainer, tmp_path: Path
+) -> None:
     before = written(gang, tmp_path / "before")
 
     with pytest.raises(ValueError, match="group 7"):
@@ -139,7 +141,9 @@ def test_a_full_disk_leaves_no_weights_and_a_trainer_that_works(
     written(gang, tmp_path / "weights")
 
 
-def test_one_process_goes_on_from_the_checkpoint_of_two(gang: MultiRankTrainer, tmp_path: Path) -> None:
+def test_one_process_goes_on_from_the_checkpoint_of_two(
+    gang: MultiRankTrainer, tmp_path: Path
+) -> None:
     gang.update(gang.step, random_groups(5), silent)
     gang.copy_state()(tmp_path / "saved")
     at_checkpoint = written(gang, tmp_path / "at_checkpoint")
@@ -158,7 +162,9 @@ def test_one_process_goes_on_from_the_checkpoint_of_two(gang: MultiRankTrainer, 
         assert float(here["step"]) == float(values(one, "step")[name]) > 0
 
 
-def test_a_checkpoint_is_written_while_training_goes_on(gang: MultiRankTrainer, tmp_path: Path) -> None:
+def test_a_checkpoint_is_written_while_training_goes_on(
+    gang: MultiRankTrainer, tmp_path: Path
+) -> None:
     write = gang.copy_state()
     step, before = gang.step, written(gang, tmp_path / "before")
     gang.update(step, random_groups(8), silent)

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.messages import Start, TrainGroup
+from learner.trainer.prefix_packing import PackedSample
 from learner.trainer.trainer import PolicyTrainer
 from learner.trainer.weights import model_tensors
 from learner.trainer.worker import load_trainer

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from echo2swarm.processes.parent import open_child
 from echo2swarm.processes.wire import CallProgress
 from echo2swarm.system.errors import ChildError
+from learner.trainer.environment import num_trainer_threads
 from learner.trainer.messages import (
     SaveCheckpoint,
     SavedCheckpoint,
@@ -19,7 +20,6 @@ from learner.trainer.messages import (
     WriteWeights,
     WroteWeights,
 )
-from learner.trainer.environment import num_trainer_threads
 from tests.learner.trainer.model_inputs import group, random_groups, rollout, start
 
 # Each process imports torch and transformers, which takes long on a busy machine.

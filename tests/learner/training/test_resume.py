@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from learner.run.checkpoint_store import Checkpoint, Position
 from learner.ledger.ledger import open_ledger
 from learner.ledger.meta import FORGOTTEN_BEFORE, set_meta
 from learner.ledger.resume import Reach
-from learner.training.resume import NoWayBackError, choose, choose_checkpoint, tell_if_done
+from learner.run.checkpoint_store import Checkpoint, Position
 from learner.run.run_dir import RunDir
+from learner.training.resume import NoWayBackError, choose, choose_checkpoint, tell_if_done
 from protocols.ids import RunId
 from tests.learner.run.test_checkpoint_store import flip_a_bit, save
 
@@ -30,7 +30,7 @@ def whole(_checkpoint: Checkpoint) -> None:
 def test_the_newest_whole_one_is_taken() -> None:
     reach = Reach(first_step=0, oldest_step=10, step=25)
 
-    choice = choose([at(10), at(20)], reach, fault_of=whole)
+    choice = choose([at(10), at(20)], reach, damage_of=whole)
 
     assert (choice.checkpoint, choice.passed_over) == (at(20), ())
 
@@ -39,7 +39,7 @@ def test_a_damaged_one_is_passed_over_with_the_reason() -> None:
     reach = Reach(first_step=0, oldest_step=10, step=25)
 
     choice = choose(
-        [at(10), at(20)], reach, fault_of=lambda c: "its hash differs" if c.step == 20 else None
+        [at(10), at(20)], reach, damage_of=lambda c: "its hash differs" if c.step == 20 else None
     )
 
     assert choice.checkpoint == at(10)
@@ -49,21 +49,23 @@ def test_a_damaged_one_is_passed_over_with_the_reason() -> None:
 def test_one_that_the_ledger_does_not_know_is_passed_over() -> None:
     reach = Reach(first_step=0, oldest_step=0, step=15)
 
-    choice = choose([at(10), at(20)], reach, fault_of=whole)
+    choice = choose([at(10), at(20)], reach, damage_of=whole)
 
     assert choice.checkpoint == at(10)
     assert "knows only 15 updates" in choice.passed_over[0].why
 
 
 def test_a_run_without_checkpoints_goes_on_from_the_beginning_if_all_can_be_made_again() -> None:
-    assert choose([], Reach(first_step=0, oldest_step=0, step=7), fault_of=whole).checkpoint is None
+    assert (
+        choose([], Reach(first_step=0, oldest_step=0, step=7), damage_of=whole).checkpoint is None
+    )
 
 
 def test_a_run_never_starts_silently_at_the_beginning() -> None:
     reach = Reach(first_step=0, oldest_step=10, step=25)
 
     with pytest.raises(NoWayBackError) as caught:
-        choose([at(10), at(20)], reach, fault_of=lambda _: "it is damaged")
+        choose([at(10), at(20)], reach, damage_of=lambda _: "it is damaged")
 
     assert "step 20: it is damaged; step 10: it is damaged" in str(caught.value)
     assert "from the beginning: the rollouts of updates 1 to 10" in str(caught.value)
@@ -71,7 +73,7 @@ def test_a_run_never_starts_silently_at_the_beginning() -> None:
 
 def test_a_fork_does_not_begin_again_at_zero() -> None:
     with pytest.raises(NoWayBackError, match="forked from a checkpoint"):
-        choose([], Reach(first_step=50, oldest_step=50, step=50), fault_of=whole)
+        choose([], Reach(first_step=50, oldest_step=50, step=50), damage_of=whole)
 
 
 def test_a_run_that_has_all_its_steps_is_told_how_to_go_on() -> None:

@@ -8,8 +8,8 @@ import trio.testing
 
 from echo2swarm.processes.parent import Child, open_child
 from echo2swarm.system.errors import ConfigError
-from learner.training.trainer_client import StartingTrainer, TrainerLostError
 from learner.trainer.messages import Start
+from learner.training.trainer_client import StartingTrainer, TrainerLostError
 
 
 def start_of(model: Path) -> Start:

@@ -21,17 +21,17 @@ from node.control.client import NoNodeError, OtherVersionError, SilentNodeError,
 from node.control.commands import Found, look
 from node.control.messages import (
     MAX_REQUEST_BYTES,
-    ContributionLine,
     CommandDone,
+    ContributionLine,
     DrainCommand,
     EngineLine,
     GetStatus,
     LearnerLine,
     LinkLine,
+    NodePhase,
     NodeSnapshot,
     OwnerLine,
     PauseCommand,
-    NodePhase,
     Reply,
     Request,
     ResumeCommand,
@@ -42,9 +42,9 @@ from node.control.paths import make_private_folder, socket_path
 from node.control.registry import registered, registered_in
 from node.control.server import MAX_CLIENTS, serve_control
 from node.control.view import node_facts, node_view
-from protocols.heartbeat import NodeState
 from protocols.codec import Message
 from protocols.framing import frame
+from protocols.heartbeat import NodeState
 
 
 def snapshot(name: str = "attic", state_dir: Path = Path("/s")) -> NodeSnapshot:
@@ -143,7 +143,12 @@ async def test_a_node_answers_and_does_what_it_is_told(tmp_path: Path) -> None:
         assert seen == snapshot("attic", tmp_path)
         for request in (PauseCommand(60.0, "gaming"), ResumeCommand(), DrainCommand()):
             assert await client.ask(request) == CommandDone("done it")
-        assert node.asked == [GetStatus(), PauseCommand(60.0, "gaming"), ResumeCommand(), DrainCommand()]
+        assert node.asked == [
+            GetStatus(),
+            PauseCommand(60.0, "gaming"),
+            ResumeCommand(),
+            DrainCommand(),
+        ]
         with pytest.raises(UsageError, match="no setting like that"):
             await client.ask(SetCommand({"x": "1"}))
         assert await client.status() == seen

@@ -9,10 +9,10 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from node.control.messages import DownloadLine, NodeSnapshot, NodePhase
-from node.rollouts.engine_speed import EngineSpeed
+from node.control.messages import DownloadLine, NodePhase, NodeSnapshot
 from node.control.meters import ActiveTime, LinkMeter
 from node.control.snapshot import Doing, phase_of
+from node.rollouts.engine_speed import EngineSpeed
 from node.status_line import StatusLine, StatusReporter, status_text
 from protocols.heartbeat import NodeState
 from tests.node.control.test_control import snapshot
@@ -39,7 +39,11 @@ NEW = replace(READY, state=NodeState.SYNCING, applied=None)
     ("doing", "phase", "words"),
     [
         (READY, NodePhase.STANDBY, "others cost less"),
-        (replace(READY, state=NodeState.JOINING, error="refused"), NodePhase.JOINING, "abc: refused"),
+        (
+            replace(READY, state=NodeState.JOINING, error="refused"),
+            NodePhase.JOINING,
+            "abc: refused",
+        ),
         (replace(NEW, published=None), NodePhase.WAITING, "the learner's first version"),
         (replace(NEW, is_engine_up=False), NodePhase.WAITING, "the engine to start"),
         (
@@ -165,5 +169,7 @@ def test_the_line_counts_what_was_done() -> None:
     assert "\u2588\u2588" in status_text(downloading, waited_s=5)
 
 
-def replace_phase(phase: NodePhase, doing: str, download: DownloadLine | None = None) -> NodeSnapshot:
+def replace_phase(
+    phase: NodePhase, doing: str, download: DownloadLine | None = None
+) -> NodeSnapshot:
     return msgspec.structs.replace(snapshot(), phase=phase, doing=doing, download=download)

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 from echo2swarm.system.errors import ChildError
 from node.engine.base import (
     EngineBrokenError,
-    EngineExited,
     EngineDownError,
     EngineEvent,
+    EngineExited,
     EngineLostError,
     EngineReady,
     EngineWeakened,

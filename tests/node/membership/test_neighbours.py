@@ -9,10 +9,10 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.network.addresses import group_by_peer
-from tests.fakes.network.memory import MemoryHub
-from tests.fakes.network.memory_node import MemoryNetwork
 from node.membership.neighbours import CONNECT_S, Neighbours
 from protocols.heartbeat import Dial, PeerAddresses
+from tests.fakes.network.memory import MemoryHub
+from tests.fakes.network.memory_node import MemoryNetwork
 from tests.node.fakes import make_key
 
 

@@ -11,9 +11,9 @@ from node.owner.hours import parse_hours
 from node.owner.policy import (
     GPU_QUIET_S,
     DrainAction,
-    OwnerFacts,
     GpuWatch,
     OwnerAction,
+    OwnerFacts,
     PauseAction,
     RunAction,
     decide,
@@ -30,7 +30,9 @@ def test_a_node_works_when_nothing_speaks_against_it() -> None:
 
 
 def test_each_reason_to_pause_is_said() -> None:
-    assert decide(replace(FACTS, order=OwnerAction(why="gaming"))) == PauseAction("paused by its owner: gaming")
+    assert decide(replace(FACTS, order=OwnerAction(why="gaming"))) == PauseAction(
+        "paused by its owner: gaming"
+    )
     assert decide(replace(FACTS, order=OwnerAction())) == PauseAction("paused by its owner")
     assert decide(replace(FACTS, hours=parse_hours("22:00-07:00"))) == PauseAction(
         "outside its hours, 22:00-07:00"
@@ -46,7 +48,9 @@ def test_an_ordered_pause_ends_at_its_time_and_not_before() -> None:
 
 
 def test_who_leaves_leaves_whatever_else_there_is() -> None:
-    assert decide(replace(FACTS, is_leaving=True, order=OwnerAction(), gpu_busy="x")) == DrainAction()
+    assert (
+        decide(replace(FACTS, is_leaving=True, order=OwnerAction(), gpu_busy="x")) == DrainAction()
+    )
 
 
 def test_the_end_of_an_order_does_not_end_other_pauses() -> None:

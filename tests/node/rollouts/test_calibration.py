@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from node.rollouts.calibration import Calibration
 from node.engine.base import EngineDownError
+from node.rollouts.calibration import Calibration
 from protocols.heartbeat import Directive
 from protocols.ids import PolicyVersion
 from protocols.sampling import SamplingParams

@@ -7,7 +7,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.rollouts.workload import Apply, LeaseDone, Ending, Forget, GiveBack, LeasePart, SampleParts, Workload
+from node.rollouts.workload import (
+    Apply,
+    Ending,
+    Forget,
+    GiveBack,
+    LeaseDone,
+    LeasePart,
+    SampleParts,
+    Workload,
+)
 from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup, SampleSpec
 from protocols.packed import pack_tokens

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.network.admission.dial_policy import DialPolicy, Kind, kind_of, objection, reach_of, target_of
+from echo2swarm.network.admission.dial_policy import (
+    DialPolicy,
+    Kind,
+    kind_of,
+    objection,
+    reach_of,
+    target_of,
+)
 from protocols.ids import PeerId
 
 PUBLIC = "/ip4/8.8.4.4/tcp/4150"

@@ -1,4 +1,4 @@
-from echo2swarm.network.bulk.routes import MEMORY_S, Routes, BulkRoute
+from echo2swarm.network.bulk.routes import MEMORY_S, BulkRoute, Routes
 from protocols.ids import PeerId
 
 A, B = PeerId("a"), PeerId("b")

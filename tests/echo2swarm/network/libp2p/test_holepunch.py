@@ -7,29 +7,29 @@ import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from echo2swarm.system.errors import NetworkError
-from echo2swarm.system.identity import Identity
-from echo2swarm.network.libp2p import holepunch_coordinator, holepunch
 from echo2swarm.network.addresses import group_by_peer
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
+from echo2swarm.network.libp2p import holepunch, holepunch_coordinator
 from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import call, serve_calls
+from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.identity import Identity
 from protocols.codec import decode, encode
-from protocols.ids import PeerId
 from protocols.holepunch import (
     ASK_PROTOCOL_ID,
     INVITE_PROTOCOL_ID,
     MAX_BYTES,
-    PunchAccept,
-    PunchRequest,
     AskReply,
+    InviteReply,
+    PunchAccept,
     PunchDeclined,
     PunchFault,
     PunchGo,
     PunchInvite,
-    InviteReply,
+    PunchRequest,
     TcpEndpoint,
 )
+from protocols.ids import PeerId
 from tests.contracts.network_worlds import eventually
 
 ECHO = "/test/echo/1.0.0"
@@ -211,7 +211,11 @@ async def test_who_asks_too_often_is_put_off(monkeypatch: pytest.MonkeyPatch) ->
             assert isinstance(reply, PunchDeclined)
             return reply.fault
 
-        assert [await fault() for _ in range(3)] == [PunchFault.NOT_HERE, PunchFault.NOT_HERE, PunchFault.BUSY]
+        assert [await fault() for _ in range(3)] == [
+            PunchFault.NOT_HERE,
+            PunchFault.NOT_HERE,
+            PunchFault.BUSY,
+        ]
 
 
 async def test_a_go_between_survives_nonsense() -> None:

@@ -25,14 +25,14 @@ from libp2p.stream_muxer.yamux.yamux import MAX_WINDOW_SIZE, Yamux
 from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from multiaddr import Multiaddr
 
-from echo2swarm.system.errors import NetworkError, UsageError
-from echo2swarm.system.identity import Identity
 from echo2swarm.network.addresses import group_by_peer, split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.rpc import call, serve_calls
+from echo2swarm.system.errors import NetworkError, UsageError
+from echo2swarm.system.identity import Identity
 from protocols import advert
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, RunId

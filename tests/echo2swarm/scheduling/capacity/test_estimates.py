@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.scheduling.capacity import RunningEstimate, RecentValues, percentile_95, prior
+from echo2swarm.scheduling.capacity import RecentValues, RunningEstimate, percentile_95, prior
 
 
 def recent(*values: float, window_s: float = 100.0) -> RecentValues:

@@ -1,7 +1,7 @@
 """Prompts, rules and rollouts for tests of the learner's cores."""
 
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest, DispatchRules
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, WorkRequest
 from learner.scoring.messages import Prompt
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import Lease

@@ -6,11 +6,19 @@ import pytest
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import SampleStatus
-from echo2swarm.scheduling.leases.lease_rules import NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.lease_rules import NoWork
 from protocols.ids import GroupId, PeerId, PolicyVersion
 from protocols.leases import Lease
-from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.scheduling.leases.samples import (
+    ALICE,
+    BOB,
+    accepted,
+    ask,
+    prompts,
+    rules,
+    wanted,
+)
 
 CAROL = PeerId("carol")
 

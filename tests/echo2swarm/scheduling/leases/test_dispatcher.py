@@ -8,13 +8,21 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.group_table import MAX_UNSCORABLE, SampleStatus
 from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, LeaseState, SampleKey
+from echo2swarm.scheduling.leases.lease_rules import DispatchRules, NoWork
 from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.scheduling.staleness import Freshness, judge_staleness
 from protocols.ids import GroupId, LeaseId, PeerId, PolicyVersion
 from protocols.leases import Lease
-from tests.echo2swarm.scheduling.leases.samples import ALICE, BOB, accepted, ask, prompts, rules, wanted
+from tests.echo2swarm.scheduling.leases.samples import (
+    ALICE,
+    BOB,
+    accepted,
+    ask,
+    prompts,
+    rules,
+    wanted,
+)
 
 
 def dispatcher(with_rules: DispatchRules | None = None, *, num_prompts: int = 100) -> Dispatcher:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups, is_equal
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import CompleteGroup, DropReason
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules
 from echo2swarm.scheduling.leases.open_group import Dropped
+from echo2swarm.scheduling.leases.zero_signal_groups import ZeroSignalGroups, is_equal
 from protocols.ids import GroupId, PolicyVersion
 from protocols.leases import Lease
 from tests.echo2swarm.scheduling.leases.samples import accepted, ask, prompts, rules, wanted

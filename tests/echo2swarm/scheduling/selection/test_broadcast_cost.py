@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.scheduling.selection import Need, NodeOffer
 from echo2swarm.scheduling.selection.broadcast_cost import LinkModel, alone_s
-from echo2swarm.scheduling.selection.variables import Floats, fill_links, market_of
 from echo2swarm.scheduling.selection.offers import Limits
+from echo2swarm.scheduling.selection.variables import Floats, fill_links, market_of
+from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from tests.echo2swarm.scheduling.selection.markets import need, offer
 
 PAYLOAD = 1e8

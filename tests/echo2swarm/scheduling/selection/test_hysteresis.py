@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo2swarm.scheduling.selection import Effort, Limits, NodeOffer, Selection
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import Effort, Limits, NodeOffer, Selection, select
 from tests.echo2swarm.scheduling.selection.markets import need, offer
 
 EFFORTS = pytest.mark.parametrize("effort", list(Effort))

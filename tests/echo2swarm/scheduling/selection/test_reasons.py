@@ -1,8 +1,8 @@
 """What contributors are told of why they work, or stand by."""
 
-from echo2swarm.text.format import printable
 from echo2swarm.scheduling.selection import reasons
 from echo2swarm.scheduling.selection.offers import Limits, NodeOffer
+from echo2swarm.text.format import printable
 
 
 def offer(usd_per_hour: float = 0.9) -> NodeOffer:

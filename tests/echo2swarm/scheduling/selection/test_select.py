@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo2swarm.scheduling.capacity import LearnerLoad
-from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import Effort, Limits, Need, NodeOffer, select
 from echo2swarm.scheduling.selection.reasons import MAX_CHARS
 from tests.echo2swarm.scheduling.selection.markets import (
     cheapest,

@@ -6,8 +6,7 @@ from math import inf
 import pytest
 
 from echo2swarm.scheduling.capacity import LearnerLoad
-from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, Shortfall
-from echo2swarm.scheduling.selection import select
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, Shortfall, select
 from tests.echo2swarm.scheduling.selection.markets import need, offer, random_case
 
 OFFERS = [offer(f"n{i}", 1.0 + i, 2.0) for i in range(6)]

@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-from echo2swarm.weights.delta.compute import diff, compose, patch
+from echo2swarm.weights.delta.compute import compose, diff, patch
 
 BASE = b"b" * 32
 NEXT = b"n" * 32

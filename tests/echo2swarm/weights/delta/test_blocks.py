@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.weights.delta.blocks import (
+    BlockKind,
     Change,
     Dense,
-    BlockKind,
     Sparse,
     apply,
     change_between,

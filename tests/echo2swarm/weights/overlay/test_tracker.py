@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from echo2swarm.weights.overlay.bans import BAN_S, MIN_REPORTERS
 from echo2swarm.weights.overlay.overlay import pair, unpair
-from echo2swarm.weights.overlay.tracker import OverlayTracker, OverlaySettings
+from echo2swarm.weights.overlay.tracker import OverlaySettings, OverlayTracker
 from protocols.ids import PeerId
 
 SMALL = OverlaySettings(usual=4, least=3, most=8)

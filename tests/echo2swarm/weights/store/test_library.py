@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.system.errors import DoesNotFitError, StoreError
-from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library, quota_for
 from echo2swarm.weights.publish import PolicyRules, publish_version
+from echo2swarm.weights.store.library import HeldVersion, VersionLibrary, open_library, quota_for
 from protocols.errors import LocalProtocolError
 from protocols.ids import PolicyVersion, RunId
 from tests.echo2swarm.weights.made import LEARNER_KEY, RULES, RUN, STRANGER_KEY, assets, snapshot

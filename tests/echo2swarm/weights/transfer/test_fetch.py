@@ -10,27 +10,26 @@ import trio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from trio.testing import MockClock
 
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget
-from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from tests.fakes.network.memory import MemoryHub
-from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import StreamPool
+from echo2swarm.system.errors import NetworkError, StoreError
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.banned import SHUN_S, BanList
 from echo2swarm.weights.store.store import PayloadStore, open_store
+from echo2swarm.weights.transfer.banned import SHUN_S, BanList
+from echo2swarm.weights.transfer.fetch import FetchProgress, fetch_payload
+from echo2swarm.weights.transfer.rate_limit import DownloadBudget
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     Chunk,
+    ChunkRefused,
     DownloadDone,
     Hashes,
     Have,
     Held,
     Holding,
     OpenPayload,
-    ChunkRefused,
     Reply,
     Request,
     WantChunk,
@@ -43,6 +42,7 @@ from protocols.manifest import MIN_CHUNK_BYTES
 from protocols.reasons import Reason
 from tests.echo2swarm.weights.made import Made, made
 from tests.echo2swarm.weights.swarm import address_of, node_key
+from tests.fakes.network.memory import MemoryHub
 
 NUM_CHUNKS = 30
 Serve = Callable[[Stream, Made], Awaitable[None]]

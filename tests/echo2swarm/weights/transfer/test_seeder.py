@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo2swarm.weights.transfer.seeder import Seeder, SeederSettings, ChunkOffer
+from echo2swarm.weights.transfer.seeder import ChunkOffer, Seeder, SeederSettings
 from protocols.errors import LocalProtocolError
 from protocols.ids import PeerId
 

@@ -10,27 +10,26 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from echo2swarm.network.base import Network, ServeLimits, Stream
-from tests.fakes.network.memory import MemoryHub
-from echo2swarm.weights.transfer import stream_pool as lines_module
-from echo2swarm.weights.transfer import serve as serve_module
-from echo2swarm.weights.transfer.fetch import RESUME_S, fetch_payload
-from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.store.payload import Payload
-from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.store.store import PayloadStore, open_store
+from echo2swarm.weights.transfer import serve as serve_module
+from echo2swarm.weights.transfer import stream_pool as lines_module
+from echo2swarm.weights.transfer.fetch import RESUME_S, fetch_payload
+from echo2swarm.weights.transfer.serve import ChunkServer
+from echo2swarm.weights.transfer.stream_pool import StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
 from protocols.chunks import (
     MAX_OUTSTANDING,
     MAX_REPLY_BYTES,
     Chunk,
+    ChunkRefused,
     DownloadDone,
     Hashes,
     Have,
     Held,
     Holding,
     OpenPayload,
-    ChunkRefused,
     Reply,
     Request,
     WantChunk,
@@ -43,6 +42,7 @@ from protocols.manifest import MIN_CHUNK_BYTES
 from protocols.reasons import Reason
 from tests.echo2swarm.weights.made import Made, made
 from tests.echo2swarm.weights.swarm import address_of, node_key
+from tests.fakes.network.memory import MemoryHub
 
 NUM_CHUNKS = 12
 

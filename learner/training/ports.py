@@ -1,18 +1,16 @@
-"""What the learner's loops need from others: the trainer, the scorer, the broadcast."""
+"""What the training loop needs from others: the trainer, its checkpoints, the publisher."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from learner.scoring.messages import CompletionToScore, Prompts, Reward
 from learner.trainer.messages import TrainGroup, Updated
 from protocols.ids import PolicyVersion
-from protocols.leases import MAX_PROMPT_TOKENS
 
 
 class Trainer(Protocol):
-    """Owns the model. Every call raises :class:`~echo2swarm.system.errors.ChildError` if it fails."""
+    """Owns the model. A call that fails raises :class:`~echo2swarm.system.errors.ChildError`."""
 
     async def update(self, step: int, groups: Sequence[TrainGroup]) -> Updated:
         """Make one optimizer step from version ``step``."""
@@ -47,45 +45,6 @@ class CheckpointSaver(Protocol):
     async def save_last(self, step: int) -> None:
         """Save the state after ``step`` updates; returns when it is on disk."""
         ...
-
-
-class Scorer(Protocol):
-    """Runs the task. It restarts by itself; what it can't do raises ``ChildError``."""
-
-    async def draw(self, start: int, count: int) -> Prompts:
-        """Return prompts number ``start`` to ``start + count - 1``; fewer at the end of them.
-
-        Those that can't be made are named apart.
-        """
-        ...
-
-    async def score(
-        self, completions: Sequence[CompletionToScore], *, owner: str = ""
-    ) -> Sequence[Reward]:
-        """Score completions, in their order.
-
-        Args:
-            completions: what to score.
-            owner: the node that they came from, which gets its share of the scorer's time; empty
-                for the learner's own.
-        """
-        ...
-
-    def wait_of(self, owner: str) -> str | None:
-        """Return why nothing of a node is scored for a while; None if it need not wait."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
-    """The prompts that are never trained on."""
-
-    scorer: Scorer
-    """Numbers them from 0; a scorer of its own, so that training's does not wait for it."""
-    num_prompts: int | None
-    """How many there are; None where they are made without end."""
-    max_tokens: int = MAX_PROMPT_TOKENS
-    """The longest prompt that a completion fits behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
