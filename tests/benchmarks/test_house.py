@@ -77,7 +77,9 @@ def test_a_loop_that_polls_is_found_with_its_line() -> None:
 
 
 def test_files_of_a_walk_count_once() -> None:
-    tour = "# Tour\n\n## a. One\n\n`node/a.py:f`, `node/b.py`, `node/a.py:g`\n\n## Other\n\n`node/c.py`\n"
+    tour = (
+        "# Tour\n\n## a. One\n\n`node/a.py:f`, `node/b.py`, `node/a.py:g`\n\n## Other\n\n`c.py`\n"
+    )
 
     assert walk_files(tour) == {"a": ["node/a.py", "node/b.py"]}
 
