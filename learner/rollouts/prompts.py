@@ -9,9 +9,9 @@ import trio
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import SwarmError
-from learner.rollouts.skipped_prompts import LeftOut
 from learner.scoring.messages import Prompt
 from learner.scoring.ports import Scorer
+from learner.state.skipped_prompts import LeftOut
 from protocols.leases import MAX_PROMPT_TOKENS
 
 MAX_DRAWN: Final = 64

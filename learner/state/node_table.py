@@ -11,9 +11,9 @@ from typing import Final
 from echo2swarm.scheduling.selection.speed import Presence, Speed
 from echo2swarm.system.rates import WindowSum
 from learner.ledger.resume import NodeTotals
-from learner.membership.node_admission import NoRoomError, idle, who_gives_way
 from learner.state.link_table import LinkStatus
 from learner.state.node import Node, NodeChange
+from learner.state.node_admission import NoRoomError, idle, who_gives_way
 from protocols.advert import NodeAdvert
 from protocols.heartbeat import Heartbeat, NodeState, PeerReport
 from protocols.ids import PeerId, short

@@ -17,7 +17,7 @@ from echo2swarm.scheduling.capacity import (
 from echo2swarm.scheduling.capacity.model import MIN_TRAIN_S
 from echo2swarm.system.rates import LearnerPhase, Timeline, WindowSum
 from learner.config import RolloutConfig
-from learner.rollouts.skipped_prompts import LeftOut
+from learner.state.skipped_prompts import LeftOut
 
 WINDOW_S: Final = 300.0
 _OWN_PHASES: Final = (LearnerPhase.PUBLISHING, LearnerPhase.CHECKPOINTING)

@@ -19,10 +19,10 @@ from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.evaluation.live import LiveEvaluation
 from learner.membership.activator import Activator
-from learner.membership.node_admission import by_use
 from learner.membership.offers import speeds_of
 from learner.scoring.verifier_gate import VerifierGate
 from learner.state.link_table import LinkTable
+from learner.state.node_admission import by_use
 from learner.state.node_table import NodeTable
 from learner.state.progress import WINDOW_S, LearnerProgress, p95_or_none
 from learner.status.outlook import outlook_of, situation_of

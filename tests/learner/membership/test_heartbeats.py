@@ -177,7 +177,7 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten: list[str] = []
-    monkeypatch.setattr("learner.membership.node_admission.MAX_NODES", 2)
+    monkeypatch.setattr("learner.state.node_admission.MAX_NODES", 2)
     monkeypatch.setattr(LinkTable, "forget", lambda _self, peer: forgotten.append(peer))
     async with open_world(tmp_path) as world:
         first, second = await join(world, 2)
@@ -194,7 +194,7 @@ async def test_the_links_of_one_who_is_forgotten_are_forgotten_too(
 async def test_one_for_which_there_is_no_room_is_told_why_and_comes_in_when_there_is(
     tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.membership.node_admission.MAX_UNPROVEN", 2)
+    monkeypatch.setattr("learner.state.node_admission.MAX_UNPROVEN", 2)
     async with open_world(tmp_path) as world:
         first, _ = await join(world, 2)
         third = world.start_node(3, generate_s=1e6, broadcast_s=1e6)

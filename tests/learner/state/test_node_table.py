@@ -162,7 +162,7 @@ def test_everybody_who_comes_or_goes_or_changes_state_is_a_new_epoch() -> None:
 
 
 def test_one_who_is_forgotten_to_make_room_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.membership.node_admission.MAX_NODES", 2)
+    monkeypatch.setattr("learner.state.node_admission.MAX_NODES", 2)
     nodes = table()
     evicted = [hear(nodes, float(i), PeerId(f"peer-{i}")).evicted for i in range(2)]
     nodes.lose_silent(10.5)
@@ -267,7 +267,7 @@ def test_a_peer_is_proven_once_a_rollout_of_it_was_accepted_even_by_an_earlier_p
 
 
 def test_one_for_which_there_is_no_room_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.membership.node_admission.MAX_UNPROVEN", 1)
+    monkeypatch.setattr("learner.state.node_admission.MAX_UNPROVEN", 1)
     nodes = table()
     hear(nodes, 0.0)
     epoch = nodes.epoch
@@ -282,7 +282,7 @@ def test_one_for_which_there_is_no_room_changes_nothing(monkeypatch: pytest.Monk
 def test_what_one_did_who_gave_way_counts_again_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("learner.membership.node_admission.MAX_NODES", 1)
+    monkeypatch.setattr("learner.state.node_admission.MAX_NODES", 1)
     nodes = table()
     hear(nodes, 0.0)
     nodes.accepted(ALICE, 3, 1.0)

@@ -4,7 +4,8 @@ import pytest
 
 from echo2swarm.scheduling.selection.speed import Presence
 from echo2swarm.system.rates import WindowSum
-from learner.membership.node_admission import (
+from learner.state.node import Node
+from learner.state.node_admission import (
     FORGET_AFTER_S,
     MAX_NODES,
     MAX_UNPROVEN,
@@ -14,7 +15,6 @@ from learner.membership.node_admission import (
     idle,
     who_gives_way,
 )
-from learner.state.node import Node
 from protocols.advert import NodeAdvert
 from protocols.heartbeat import NodeState
 from protocols.ids import PeerId
