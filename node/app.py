@@ -51,7 +51,7 @@ from node.owner.keeper import OwnerKeeper
 from node.preflight import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.worker import Worker
-from node.status_line import StatusReporter
+from node.status_line import StatusLine, StatusReporter
 from node.wiring import EngineEvents, NodeParts, OwnerActions
 from protocols.heartbeat import HeartbeatReply
 from protocols.ids import PolicyVersion, short
@@ -65,8 +65,12 @@ LAST_WORD_S: Final = 1.0
 """For the learner to hear that a node ends at once."""
 
 
-def join_run(config: NodeConfig) -> bool:
+def join_run(config: NodeConfig, *, line: StatusLine | None = None) -> bool:
     """Take part in a run; return whether the run came to its end.
+
+    Args:
+        config: what the contributor decided.
+        line: where to show what the node does; None logs it now and then.
 
     Raises:
         KeyboardInterrupt: it was told twice to stop.
@@ -78,10 +82,10 @@ def join_run(config: NodeConfig) -> bool:
     with hold_identity(config.state_dir / "identity.key") as identity:
         log.info("node.started", peer=identity.peer, name=config.name, run=config.ticket.run_id)
         with registered(config.registry, config.state_dir):
-            return trio.run(_join, config, identity)
+            return trio.run(_join, config, identity, line)
 
 
-async def _join(config: NodeConfig, identity: Identity) -> bool:
+async def _join(config: NodeConfig, identity: Identity, line: StatusLine | None) -> bool:
     # The library takes a second to import, and is not needed to say what is wrong with options.
     from echo2swarm.network.libp2p.network import open_network  # noqa: PLC0415
 
@@ -99,7 +103,7 @@ async def _join(config: NodeConfig, identity: Identity) -> bool:
             log.info("network.open", addresses=network.addresses())
             if config.is_ticket_expired:
                 await check_expiry(network, config.ticket, unix_now_s=time.time())
-            is_finished = await run_node(config, identity, network, stop=stop)
+            is_finished = await run_node(config, identity, network, stop=stop, line=line)
         nursery.cancel_scope.cancel()
     return is_finished
 
@@ -117,7 +121,12 @@ async def _watch_signals(
 
 
 async def run_node(
-    config: NodeConfig, identity: Identity, network: Network, *, stop: trio.Event
+    config: NodeConfig,
+    identity: Identity,
+    network: Network,
+    *,
+    stop: trio.Event,
+    line: StatusLine | None = None,
 ) -> bool:
     """Take part until the run is over, or until ``stop`` and drained.
 
@@ -300,7 +309,7 @@ async def run_node(
                 serve_control, config.state_dir, ControlHandler(keeper, view.snapshot).answer
             )
             await nursery.start(sync.run)
-            teller = StatusReporter(view.snapshot, line=config.line)
+            teller = StatusReporter(view.snapshot, line=line)
             for part in (
                 worker,
                 neighbours,

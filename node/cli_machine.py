@@ -7,6 +7,7 @@ import click
 
 from echo2swarm.text.cli_types import FiniteRange
 from node.control.cli import state_dir_option
+from node.join_options import JoinOptions
 
 
 @click.command(short_help="Check whether this machine would be useful.")
@@ -66,7 +67,6 @@ def service() -> None:
 
 
 _PRINT: Final = "--print"
-_OF_THE_LOG: Final = frozenset({"log_format", "verbose"})
 
 _name_option = click.option(
     "--service-name",
@@ -90,7 +90,7 @@ def install(
 ) -> None:
     """Write the unit, and the ticket to a file that only you can read."""
     from node import systemd  # noqa: PLC0415
-    from node.options import joining_config, ticket_line  # noqa: PLC0415
+    from node.options import join_config, ticket_line  # noqa: PLC0415
 
     if _PRINT in options:  # join has no such option: it is ours, in the wrong place
         only_print, options = True, tuple(each for each in options if each != _PRINT)
@@ -99,8 +99,8 @@ def install(
     root = context.find_root().command
     join = root.get_command(context, "join") if isinstance(root, click.Group) else None
     if join is not None:
-        given = join.make_context("join", [line, *options], parent=context.find_root()).params
-        joining_config(**{key: given[key] for key in given.keys() - _OF_THE_LOG})
+        typed = join.make_context("join", [line, *options], parent=context.find_root()).params
+        join_config(JoinOptions(**typed))
     paths = systemd.service_paths(name, config_home=systemd.config_home())
     unit = systemd.unit_text(name, paths, command=systemd.own_command(), options=options)
     click.echo(f"# {paths.unit}\n{unit}")

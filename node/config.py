@@ -5,7 +5,6 @@ from pathlib import Path
 
 from node.engine.process import EngineSpec
 from node.owner.settings import OwnerSettings
-from node.status_line import StatusLine
 from protocols.ticket import Ticket
 
 
@@ -32,5 +31,3 @@ class NodeConfig:
     """Whether to connect to nodes behind routers with the learner's help."""
     is_ticket_expired: bool = False
     """By this machine's clock, which may be wrong: the learner's decides."""
-    line: StatusLine | None = None
-    """Where to show what it is doing; None logs it now and then."""

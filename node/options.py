@@ -1,4 +1,4 @@
-"""From what the contributor typed to a :class:`~node.app.NodeConfig`."""
+"""From what the contributor typed to a :class:`~node.config.NodeConfig`."""
 
 import os
 import socket
@@ -15,146 +15,73 @@ from node.control.paths import default_registry, default_state_dir
 from node.doctor.question import DoctorRequest
 from node.engine.options import OPTIONS_OF, EngineOptions, parse_options
 from node.engine.placement import engine_specs
+from node.join_options import JoinOptions
 from node.owner.hours import parse_hours
 from node.owner.settings import OwnerSettings
-from node.status_line import StatusLine
 from protocols import ticket as ticket_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.reasons import Reason
 from protocols.ticket import Ticket
 
 
-def make_config(
-    ticket: str,
-    *,
-    state_dir: Path | None,
-    name: str | None,
-    listen: Sequence[str],
-    advertise: Sequence[str],
-    engine: str,
-    engine_options: Sequence[str],
-    num_engines: int = 1,
-    usd_per_hour: float,
-    owner: OwnerSettings | None = None,
-    is_hole_punching: bool = True,
-    line: StatusLine | None = None,
-) -> NodeConfig:
-    """Check everything that was typed, and return it as one value.
+def join_config(options: JoinOptions) -> NodeConfig:
+    """Check everything that was typed for ``join``, and return it as one value.
 
     Raises:
         UsageError: the ticket or an option is no good.
         SwarmError: the engine is not installed.
     """
-    said, is_expired = read_any_ticket(ticket)
-    for address in listen:
+    ticket, is_expired = read_any_ticket(options.ticket)
+    for address in options.listen:
         _check_address("--listen", address)
-    for address in advertise:
+    for address in options.advertise:
         _check_address("--advertise", address)
-    options = parse_options(OPTIONS_OF.get(engine, EngineOptions), engine_options)
+    engine_options = _engine_options(options)
     return NodeConfig(
-        ticket=said,
+        ticket=ticket,
         is_ticket_expired=is_expired,
-        state_dir=(state_dir or default_state_dir()).expanduser().absolute(),
-        name=name or socket.gethostname(),
-        listen=tuple(listen),
-        advertise=tuple(advertise),
-        engines=engine_specs(engine, options, num=num_engines, env=os.environ),
-        max_batch=num_engines * options.max_batch,
-        usd_per_hour=usd_per_hour,
-        owner=owner or OwnerSettings(),
-        registry=default_registry(),
-        is_hole_punching=is_hole_punching,
-        line=line,
-    )
-
-
-def joining_config(
-    *,
-    ticket: str,
-    state_dir: Path | None,
-    name: str | None,
-    listen: Sequence[str],
-    advertise: Sequence[str],
-    engine: str,
-    engine_options: Sequence[str],
-    num_engines: int,
-    device: str | None,
-    threads: int | None,
-    max_batch: int | None,
-    usd_per_hour: float,
-    upload_mbit: float | None,
-    download_mbit: float | None,
-    hours: str,
-    pause_on_gpu_use: bool,
-    gpu_memory_share: float | None,
-    power_watts: float | None,
-    disk_gb: float | None,
-    relay_while_paused: bool,
-    is_hole_punching: bool,
-    line: StatusLine | None = None,
-) -> NodeConfig:
-    """Check what was typed for ``join``, whose options these are, and return it as one value.
-
-    Raises:
-        UsageError: the ticket or an option is no good.
-        SwarmError: the engine is not installed.
-    """
-    short_forms = {
-        "device": device,
-        "threads": threads,
-        "max_batch": max_batch,
-        "gpu_memory_share": gpu_memory_share,
-    }
-    return make_config(
-        ticket,
-        state_dir=state_dir,
-        name=name,
-        listen=listen,
-        advertise=advertise,
-        engine=engine,
-        engine_options=[
-            *(f"{key}={value}" for key, value in short_forms.items() if value is not None),
-            *engine_options,
-        ],
-        num_engines=num_engines,
-        usd_per_hour=usd_per_hour,
-        owner=owner_settings(
-            upload_mbit=upload_mbit,
-            download_mbit=download_mbit,
-            hours=hours,
-            pause_on_gpu_use=pause_on_gpu_use,
-            power_watts=power_watts,
-            disk_gb=disk_gb,
-            relay_while_paused=relay_while_paused,
+        state_dir=(options.state_dir or default_state_dir()).expanduser().absolute(),
+        name=options.name or socket.gethostname(),
+        listen=options.listen,
+        advertise=options.advertise,
+        engines=engine_specs(
+            options.engine, engine_options, num=options.num_engines, env=os.environ
         ),
-        is_hole_punching=is_hole_punching,
-        line=line,
+        max_batch=options.num_engines * engine_options.max_batch,
+        usd_per_hour=options.usd_per_hour,
+        owner=_owner_settings(options),
+        registry=default_registry(),
+        is_hole_punching=options.is_hole_punching,
     )
 
 
-def owner_settings(
-    *,
-    upload_mbit: float | None,
-    download_mbit: float | None,
-    hours: str,
-    pause_on_gpu_use: bool,
-    power_watts: float | None,
-    disk_gb: float | None,
-    relay_while_paused: bool,
-) -> OwnerSettings:
-    """Return the owner's limits as they were typed.
+def _engine_options(options: JoinOptions) -> EngineOptions:
+    """Return the options of the engine: those with a flag of their own, then NAME=VALUE."""
+    flags = {
+        "device": options.device,
+        "threads": options.threads,
+        "max_batch": options.max_batch,
+        "gpu_memory_share": options.gpu_memory_share,
+    }
+    texts = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    kind = OPTIONS_OF.get(options.engine, EngineOptions)
+    return parse_options(kind, [*texts, *options.engine_options])
+
+
+def _owner_settings(options: JoinOptions) -> OwnerSettings:
+    """Return the owner's limits.
 
     Raises:
         UsageError: the hours are no hours.
     """
     return OwnerSettings(
-        upload_bytes_per_s=bytes_per_s_of(upload_mbit),
-        download_bytes_per_s=bytes_per_s_of(download_mbit),
-        hours=parse_hours(hours),
-        pause_on_gpu_use=pause_on_gpu_use,
-        power_watts=power_watts,
-        disk_bytes=None if disk_gb is None else int(disk_gb * 1e9),
-        relay_while_paused=relay_while_paused,
+        upload_bytes_per_s=bytes_per_s_of(options.upload_mbit),
+        download_bytes_per_s=bytes_per_s_of(options.download_mbit),
+        hours=parse_hours(options.hours),
+        pause_on_gpu_use=options.pause_on_gpu_use,
+        power_watts=options.power_watts,
+        disk_bytes=None if options.disk_gb is None else int(options.disk_gb * 1e9),
+        relay_while_paused=options.relay_while_paused,
     )
 
 

@@ -19,7 +19,8 @@ from echo2swarm.text.cli_errors import explain_error
 from node.cli import node
 from node.engine.options import SleepOptions, TransformersOptions, parse_options
 from node.engine.process import engine_spec
-from node.options import make_config
+from node.join_options import JoinOptions
+from node.options import join_config
 from protocols import ticket as ticket_protocol
 from protocols.ids import peer_id_of
 from protocols.ticket import Ticket
@@ -131,16 +132,7 @@ def test_options_of_the_engine_come_from_both_kinds_of_flags() -> None:
 def test_what_was_not_said_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
-    config = make_config(
-        write_ticket(),
-        state_dir=None,
-        name=None,
-        listen=(),
-        advertise=(),
-        engine="sleep",
-        engine_options=(),
-        usd_per_hour=0,
-    )
+    config = join_config(JoinOptions(ticket=write_ticket(), engine="sleep"))
 
     assert config.state_dir.is_relative_to(tmp_path)
     assert config.name
@@ -164,7 +156,7 @@ assert not heavy, heavy
 def test_the_node_itself_never_loads_torch() -> None:
     script = """
 import sys
-import node.app, node.settings, echo2swarm.network.libp2p.network
+import node.app, node.options, echo2swarm.network.libp2p.network
 heavy = {"torch", "transformers", "safetensors"} & set(sys.modules)
 assert not heavy, heavy
 """
