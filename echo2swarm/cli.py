@@ -61,10 +61,7 @@ def status(
     Exits with 0 if the run is well, and with 1 if it has failed or its learner can't be reached.
     """
     from echo2swarm.status.command import StatusOptions, show_status  # noqa: PLC0415
-    from echo2swarm.text.ticket import (
-        is_folder,
-        read_ticket,
-    )
+    from echo2swarm.text.ticket import is_folder, read_ticket  # noqa: PLC0415
 
     if run_dir is None and ticket is not None and is_folder(ticket):
         run_dir = Path(ticket)

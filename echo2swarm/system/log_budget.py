@@ -3,6 +3,9 @@
 Lines about the work that a peer does are many, and each costs it work; all others are seldom where
 nobody means harm. Each kind has a budget per peer and one for all. What is held back is counted,
 and the next line of that peer tells how many there were.
+
+What a report of the run is made of must not be missing: whoever logs it passes ``is_kept=True`` if
+something else bounds how often it happens, such as work that was accepted.
 """
 
 import time
@@ -26,6 +29,8 @@ WORK_EVENTS: Final = frozenset(
         "version.applied",
     }
 )
+KEEP: Final = "is_kept"
+"""The key that takes a line out of the budget; it is not written."""
 _UNNAMED: Final = frozenset({"libp2p.message", "peer.reachable_again", "peer.unreachable"})
 """Events about whomever others name: they count together, as one peer's."""
 
@@ -60,6 +65,8 @@ class LogBudget:
         Raises:
             structlog.DropEvent: it is held back.
         """
+        if event.pop(KEEP, False):
+            return event
         name = str(event.get("event", ""))
         cause = event.get("by") or event.get("peer") or (name if name in _UNNAMED else None)
         if cause is None:

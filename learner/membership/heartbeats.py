@@ -177,6 +177,7 @@ class HeartbeatService:
                 peer=short(node.peer),
                 name=name,
                 broadcast_s=news.broadcast_s and round(news.broadcast_s, 3),
+                is_kept=self._nodes.is_proven(node.peer),
             )
         if news.is_new_session or news.has_left:
             await self._desk.end_sessions(

@@ -268,6 +268,7 @@ class RolloutService:
             peer=short(lease.peer),
             num_accepted=num_accepted,
             num_refused=len(cases) - num_accepted,
+            is_kept=num_accepted > 0,
         )
         self._bell.ring()
         node = self._nodes.get(lease.peer)

@@ -305,7 +305,7 @@ class BulkChannel:
                     raise BrokenError("another protocol")
                 shown = Filling(TOKEN_BYTES)
                 await connection.fill(shown)
-                ticket = self._tickets.redeem(bytes(shown.buffer), now_s=trio.current_time())
+                ticket = self._tickets.redeem(bytes(shown.view), now_s=trio.current_time())
                 if ticket is None:
                     raise BrokenError("no valid token")
                 match ticket.purpose:

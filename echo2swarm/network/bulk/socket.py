@@ -33,6 +33,10 @@ LOW_WATER_BYTES: Final = 256 * 1024
 """In a large frame, waking up is worth it for this much..."""
 LOW_WATER_SHARE: Final = 1 / 4
 """... or for this share of the receive buffer, lest the sender have to wait for us to wake up."""
+FIRST_ROOM_BYTES: Final = 256 * 1024
+"""Memory for a frame of which nothing is here yet; a small frame has no more than it needs."""
+GROWTH: Final = 4
+"""How many times what is here there is room for, once the first room is full."""
 LINGER_S: Final = 2.0
 FIRST_LOOK_S: Final = 0.001
 KEEPALIVE_IDLE_S: Final = 15
@@ -52,19 +56,40 @@ class BrokenError(Exception):
 
 
 class Filling:
-    """A buffer on its way to being full. What a cancelled reader has got stays in it."""
+    """A buffer on its way to being full. What a cancelled reader has got stays in it.
 
-    __slots__ = ("buffer", "num_bytes", "view")
+    It grows with what arrives: to announce much costs a peer nothing, and must cost us nothing.
+    """
+
+    __slots__ = ("_buffer", "num_bytes", "size_bytes")
 
     def __init__(self, size_bytes: int) -> None:
-        self.buffer = bytearray(size_bytes)
-        self.view = memoryview(self.buffer)
+        self.size_bytes = size_bytes
         self.num_bytes = 0
+        self._buffer = bytearray(min(size_bytes, FIRST_ROOM_BYTES))
 
     @property
     def missing_bytes(self) -> int:
         """How much is missing."""
-        return len(self.view) - self.num_bytes
+        return self.size_bytes - self.num_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """How much memory it takes up."""
+        return len(self._buffer)
+
+    @property
+    def view(self) -> memoryview:
+        """What there is, where it lies; all of it once nothing is missing."""
+        return memoryview(self._buffer)[: self.num_bytes]
+
+    def room(self) -> memoryview:
+        """Return where the next bytes go; empty only if nothing is missing."""
+        if self.num_bytes == len(self._buffer) < self.size_bytes:
+            grown = bytearray(min(self.size_bytes, GROWTH * len(self._buffer)))
+            grown[: self.num_bytes] = self._buffer
+            self._buffer = grown
+        return memoryview(self._buffer)[self.num_bytes :]
 
 
 class _Next(Enum):
@@ -140,7 +165,7 @@ class TlsSocket:
 
         def step() -> _Next:
             try:
-                num_bytes = self.ssl.recv_into(target.view[target.num_bytes :])
+                num_bytes = self.ssl.recv_into(target.room())
             except ssl.SSLWantReadError:
                 return _Next.WAIT
             if not num_bytes:

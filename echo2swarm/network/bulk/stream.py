@@ -95,7 +95,7 @@ class TlsStream:
     async def _next_body(self) -> Filling:
         if self._body is None:
             await self._connection.fill(self._header)
-            length = frame_length(bytes(self._header.buffer), max_bytes=self._max_frame_bytes)
+            length = frame_length(bytes(self._header.view), max_bytes=self._max_frame_bytes)
             self._header, self._body = Filling(HEADER_BYTES), Filling(length)
         return self._body
 

@@ -90,6 +90,22 @@ def test_work_is_logged_whatever_else_is_said_of_the_peer(log: Log) -> None:
     assert log.write("rollouts.judged", peer="odd")
 
 
+def test_what_a_report_is_made_of_is_never_held_back(log: Log) -> None:
+    log.flood(["version.applied"], range(60), for_s=MINUTE_S, per_s=1000)
+    log.lines.clear()
+
+    assert all(log.write("version.applied", peer="good", is_kept=True) for _ in range(5_000))
+    assert log.lines == [{"event": "version.applied", "peer": "good"}] * 5_000
+
+
+def test_what_need_not_be_kept_is_held_back_and_says_nothing_of_it(log: Log) -> None:
+    for _ in range(WORK.per_peer_burst + 10):
+        log.write("version.applied", peer="bad", is_kept=False)
+
+    assert len(log.lines) == WORK.per_peer_burst
+    assert log.lines[-1] == {"event": "version.applied", "peer": "bad"}
+
+
 def test_what_was_held_back_is_counted_in_the_next_line(log: Log) -> None:
     for _ in range(OTHERS.per_peer_burst + 7):
         log.write("rollouts.refused", peer="bad")
