@@ -5,8 +5,8 @@ from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Final
 
+from echo2swarm.scheduling.workload import LeasePart
 from echo2swarm.simulate.tables import AnswersTable
-from echo2swarm.simulate.workload import Part
 
 _NORMAL: Final = NormalDist()
 _MAX_Z: Final = 8.0
@@ -46,7 +46,7 @@ class Answers:
         bits = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
         return lognormal_factor(self._prompt_sigma, normal_of(bits))
 
-    def of_part(self, part: Part) -> tuple[float, ...]:
+    def of_part(self, part: LeasePart) -> tuple[float, ...]:
         """Return the lengths of all answers of a part, in order."""
         return tuple(
             self.tokens(factor, sample.seed)

@@ -264,7 +264,8 @@ class SimulatedLeaseDesk:
         member.num_leases += 1
         member.work.set_working(True, now_s)
         self._engine.after(
-            node.kind.rtt_s / 2, node.granted, question.session, question.version, reply
+            node.kind.rtt_s / 2,
+            *(node.granted, question.session, question.ask_round, question.version, reply),
         )
         return True
 

@@ -1,7 +1,8 @@
 """What a node does on virtual time: it asks, samples, submits, and applies what reaches it.
 
-The same steps as in the live node: one engine batch at a time, a newer version applied between
-batches, submissions one after the other. One event stands for a batch, not for its tokens.
+What to do next is decided by the live node's :class:`Workload`. As there, one engine batch is
+sampled at a time, and submissions go one after the other. One event stands for a batch, not for
+its tokens.
 """
 
 import random
@@ -9,15 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from echo2swarm.scheduling.workload import (
+    MAX_LEASES,
+    MAX_UNSENT,
+    Apply,
+    Ending,
+    GiveBack,
+    LeasePart,
+    SampleParts,
+    Workload,
+)
 from echo2swarm.simulate.chance import Answers, lognormal_factor, sigma_of
 from echo2swarm.simulate.clock import EventClock
 from echo2swarm.simulate.tables import NodesTable
-from echo2swarm.simulate.workload import InHand, Part
-from protocols.ids import PeerId
+from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import Lease
 
-MAX_UNSENT: Final = 5
-"""Submissions waiting; when there are more, the engine waits too."""
 _SOON_S: Final = 5.0
 """Within which a node tries again when the learner was away."""
 
@@ -66,7 +74,7 @@ class LearnerSide(Protocol):
 class SimulatedSubmission:
     """Finished completions of one lease."""
 
-    part: Part
+    part: LeasePart
     version: int
     num_tokens: tuple[float, ...]
     """Of each completion, in order."""
@@ -120,12 +128,11 @@ class SimNode:
         """Counts how often it stopped taking work: earlier questions are void."""
         self.is_up = False
         self.is_leaving = False
-        self.held_version: int | None = None
-        self._is_taking = False
-        self._applied: int | None = None
+        self.held_version: PolicyVersion | None = None
+        self._applied: PolicyVersion | None = None
         self._is_engine_up = False
         self._is_busy = False
-        self._work = InHand()
+        self._work = self._no_work()
         self._fetching: _Fetch | None = None
         self._fetch_next: tuple[int, float] | None = None
         self._next_submit_s = 0.0
@@ -143,10 +150,10 @@ class SimNode:
         """Join, with nothing in hand."""
         self.session += 1
         self.ask_round += 1
-        self.is_up, self.is_leaving, self._is_taking = True, False, False
+        self.is_up, self.is_leaving = True, False
         self.held_version = self._applied = self._fetching = self._fetch_next = None
         self._is_engine_up = self._is_busy = False
-        self._work, self._next_submit_s = InHand(), 0.0
+        self._work, self._next_submit_s = self._no_work(), 0.0
         self._tell(self._learner.joined)
         self._later(self.kind.startup_s, self._engine_started)
 
@@ -161,16 +168,15 @@ class SimNode:
             return
         self.is_leaving = True
         self._stop_taking()
-        for lease_id in self._work.hand_back_not_begun():
-            self._tell(self._learner.given_back, lease_id)
+        self._ended(self._work.hand_back("it leaves", only_not_begun=True))
         self._leave_if_idle()
 
     def directed(self, session: int, *, is_active: bool) -> None:
         """Hear whether to work."""
-        if session != self.session or self.is_leaving or is_active == self._is_taking:
+        if session != self.session or self.is_leaving or is_active == self._work.is_taking:
             return
         if is_active:
-            self._is_taking = True
+            self._work.take(is_wanted=True)
             self._ask()
         else:
             self._stop_taking()
@@ -223,67 +229,83 @@ class SimNode:
 
     def _holds(self, version: int) -> None:
         if self.held_version is None or version > self.held_version:
-            self.held_version = version
+            self.held_version = PolicyVersion(version)
             self._pump()
 
     def _engine_started(self) -> None:
         self._is_engine_up = True
         self._pump()
 
-    def _loaded(self, version: int) -> None:
+    def _loaded(self, version: PolicyVersion) -> None:
         self._is_busy = False
         self._applied = version
+        self._work.applied(version)
         self._tell(self._learner.applied, version)
         self._ask()
         self._pump()
 
     # Work.
 
-    def granted(self, session: int, version: int, lease: Lease) -> None:
+    def granted(self, session: int, ask_round: int, version: int, lease: Lease) -> None:
         """Take in the answer to a question that was asked with ``version``."""
         if session != self.session:
             return
-        self._work.answered(version)
-        if not self._is_taking:
-            self._tell(self._learner.given_back, lease.lease_id)
-            return
-        self._work.add(lease)
+        if ask_round == self.ask_round:
+            self._work.answered(PolicyVersion(version))
+        self._ended(self._work.add(lease))
         self._ask()
         self._pump()
 
     def judged(self, session: int, lease_id: str, num_rollouts: int) -> None:
         """Take in the verdicts on a submission."""
-        if session == self.session and self._work.judged(lease_id, num_rollouts):
-            self._ask()
-            self._leave_if_idle()
+        if session == self.session:
+            self._ended(self._work.submitted(lease_id, num_rollouts))
+
+    def _no_work(self) -> Workload:
+        return Workload(max_leases=MAX_LEASES, max_batch=self.kind.concurrency)
 
     def _stop_taking(self) -> None:
-        self._is_taking = False
+        self._work.take(is_wanted=False)
         self.ask_round += 1
-        self._work.ask_no_more()
+        for version in self._work.asking:
+            self._work.answered(version)
 
     def _ask(self) -> None:
-        while self._is_taking and self._applied is not None and self._work.ask(self._applied):
+        while self._applied is not None and self._work.may_ask(self._applied):
+            self._work.asked(self._applied)
             self._tell(self._learner.asked, self._applied, self.ask_round)
+
+    def _ended(self, endings: Sequence[Ending]) -> None:
+        """Say which leases are given back; each that ended makes room for another one."""
+        for ending in endings:
+            if isinstance(ending, GiveBack):
+                self._tell(self._learner.given_back, ending.lease_id)
+        if endings:
+            self._ask()
+            self._leave_if_idle()
 
     def _pump(self) -> None:
         """Give the engine something to do, if it is free."""
         if self._is_busy or not self._is_engine_up or not self.is_up:
             return
-        held = self.held_version
-        if held is not None and (self._applied is None or held > self._applied):
-            self._occupy(self.kind.load_s, self._loaded, held)
-        elif self._applied is not None:
-            self._forget_late()
-            num_waiting = (self._next_submit_s - self._engine.now_s) / self._submit_s
-            if num_waiting > MAX_UNSENT:
-                self._occupy((num_waiting - MAX_UNSENT) * self._submit_s, self._free)
-            elif parts := self._work.next_batch(self._applied, self.kind.concurrency):
+        num_unsent = (self._next_submit_s - self._engine.now_s) / self._submit_s
+        too_many = num_unsent - (MAX_UNSENT + 1)  # one of them is under way
+        if too_many > 0:
+            self._occupy(too_many * self._submit_s, self._free)
+            return
+        self._forget_late()
+        held = () if self.held_version is None else (self.held_version,)
+        match self._work.next_job(self._applied, held):
+            case Apply(version):
+                self._occupy(self.kind.load_s, self._loaded, version)
+            case SampleParts(parts):
                 works = [
-                    SimulatedSubmission(part, self._applied, self._answers.of_part(part))
+                    SimulatedSubmission(part, self._applied or 0, self._answers.of_part(part))
                     for part in parts
                 ]
                 self._occupy(self._seconds_for(works), self._sampled, works)
+            case None:
+                pass
 
     def _occupy(self, seconds: float, then: Call, *args: object) -> None:
         self._is_busy = True
@@ -320,12 +342,10 @@ class SimNode:
 
     def _forget_late(self) -> None:
         """Drop the leases that the learner has given up on."""
-        if self._work.forget_late(self._learner.step):
-            self._ask()
-            self._leave_if_idle()
+        self._ended(self._work.step_heard(self._learner.step))
 
     def _leave_if_idle(self) -> None:
-        if self.is_leaving and self._work.is_empty and self.is_up:
+        if self.is_leaving and not self._work.num_leases and self.is_up:
             self._tell(self._learner.left)
             self.vanish()
 

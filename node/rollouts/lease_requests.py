@@ -8,10 +8,10 @@ import structlog
 import trio
 
 from echo2swarm.network.backoff import Backoff
+from echo2swarm.scheduling.workload import Ending, GiveBack, Workload
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from node.rollouts.learner_client import LearnerClient
-from node.rollouts.workload import Ending, GiveBack, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PolicyVersion
 from protocols.leases import LeaseReply

@@ -10,11 +10,11 @@ import structlog
 import trio
 
 from echo2swarm.network.backoff import Backoff
+from echo2swarm.scheduling.workload import Ending, Workload
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.tally import RefusalNotice, RefusalTally
-from node.rollouts.workload import Ending, Workload
 from protocols.errors import RemoteProtocolError
 from protocols.packed import num_packed
 from protocols.reasons import Reason

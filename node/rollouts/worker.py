@@ -1,7 +1,8 @@
 """While active: leases in, rollouts out; and always: the newest policy into the engine.
 
-The I/O around :class:`node.rollouts.workload.Workload`. One task keeps the engine busy, with one
-batch after the other, or with all leases in hand at once where the engine batches by itself;
+The I/O around :class:`echo2swarm.scheduling.workload.Workload`. One task keeps the engine busy,
+with one batch after the other, or with all leases in hand at once where the engine batches by
+itself;
 :mod:`node.rollouts.lease_requests` asks for leases and hands them back,
 :mod:`node.rollouts.submitter` submits. They share the workload, and a change event wakes them.
 """
@@ -15,6 +16,19 @@ import structlog
 import trio
 
 from echo2swarm.network.backoff import Backoff
+from echo2swarm.scheduling.workload import (
+    MAX_LEASES,
+    MAX_LEASES_CONTINUOUS,
+    MAX_UNSENT,
+    Apply,
+    Ending,
+    Forget,
+    GiveBack,
+    LeaseDone,
+    LeasePart,
+    SampleParts,
+    Workload,
+)
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, StoreError
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
@@ -26,27 +40,11 @@ from node.rollouts.lease_requests import LeaseRequester
 from node.rollouts.ports import Policies
 from node.rollouts.submitter import Submission, Submitter
 from node.rollouts.tally import RefusalTally
-from node.rollouts.workload import (
-    Apply,
-    Ending,
-    Forget,
-    GiveBack,
-    LeaseDone,
-    LeasePart,
-    SampleParts,
-    Workload,
-)
 from protocols.ids import PolicyVersion
 from protocols.packed import num_packed
 
 log = structlog.get_logger()
 
-MAX_LEASES: Final = 2
-"""In hand: one being sampled, and one so that the engine need not wait for the next."""
-MAX_LEASES_CONTINUOUS: Final = 3
-"""As one ends, another is in full swing, and the third has begun."""
-MAX_UNSENT: Final = 4
-"""Submissions waiting; when there are more, the engine waits too."""
 PIN_RETRY_S: Final = 0.2
 MAX_RETRY_S: Final = 20.0
 LEARNER_SILENT_S: Final = 6.0

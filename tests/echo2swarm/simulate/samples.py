@@ -4,6 +4,8 @@ from typing import Any
 
 from echo2swarm.simulate.scenario import parse
 from echo2swarm.simulate.tables import Scenario
+from protocols.leases import Lease, LeasedGroup, SampleSpec
+from protocols.sampling import SamplingParams
 
 TABLES: dict[str, Any] = {
     "name": "small",
@@ -38,3 +40,26 @@ def scenario(**changes: object) -> Scenario:
 def node(**changes: object) -> dict[str, Any]:
     """Return one kind of nodes."""
     return {**TABLES["nodes"][0], **changes}
+
+
+SAMPLING = SamplingParams(temperature=1.0, max_new_tokens=8, stop_token_ids=())
+
+
+def lease(
+    lease_id: str, *, num_groups: int = 1, min_version: int = 0, deadline_step: int = 9
+) -> Lease:
+    groups = tuple(
+        LeasedGroup(
+            group_id=100 * int(lease_id[-1]) + i,
+            prompt_tokens=b"\0" * 4,
+            samples=tuple(SampleSpec(index=j, seed=j) for j in range(4)),
+        )
+        for i in range(num_groups)
+    )
+    return Lease(
+        lease_id=lease_id,
+        min_version=min_version,
+        deadline_step=deadline_step,
+        groups=groups,
+        sampling=SAMPLING,
+    )

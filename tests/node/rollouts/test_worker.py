@@ -9,8 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
+from echo2swarm.scheduling.workload import MAX_LEASES
 from node.membership.heartbeats import LOOK_S
-from node.rollouts.worker import DRAIN_S, KEEP_S, MAX_LEASES, RETRY_REFUSED_S
+from node.rollouts.worker import DRAIN_S, KEEP_S, RETRY_REFUSED_S
 from protocols.heartbeat import Directive, NodeState
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed

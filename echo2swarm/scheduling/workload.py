@@ -18,6 +18,12 @@ from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup
 from protocols.sampling import SamplingParams
 
+MAX_LEASES: Final = 2
+"""In hand: one being sampled, and one so that the engine need not wait for the next."""
+MAX_LEASES_CONTINUOUS: Final = 3
+"""As one ends, another is in full swing, and the third has begun."""
+MAX_UNSENT: Final = 4
+"""Submissions that wait behind the one under way; when there are more, the engine waits too."""
 MAX_DEATHS: Final = 2
 """Once may be chance: a version that the engine died on so often is not given to it for a while."""
 
@@ -149,6 +155,11 @@ class Workload:
     def learner_step(self) -> int:
         """The learner's step, as far as it has told."""
         return self._learner_step
+
+    @property
+    def asking(self) -> tuple[PolicyVersion, ...]:
+        """The versions of the questions on their way."""
+        return tuple(self._asking)
 
     # Asking for work.
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from node.rollouts.workload import (
+from echo2swarm.scheduling.workload import (
     Apply,
     Ending,
     Forget,
@@ -83,6 +83,18 @@ def test_a_question_for_an_older_version_does_not_hold_up_one_for_the_new() -> N
 
     assert not work.may_ask(V0)
     assert work.may_ask(V1)
+
+
+def test_overtaken_questions_are_bounded_too() -> None:
+    work = workload()
+    for version in (V0, V0, V1, V1):
+        work.asked(version)
+
+    assert not work.may_ask(V2)
+    work.answered(V0)
+    work.answered(V1)
+    assert work.asking == (V0, V1)
+    assert work.may_ask(V2)
 
 
 def test_a_newer_version_is_applied_before_more_is_sampled() -> None:
