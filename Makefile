@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 DEMO_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-vllm smoke-vllm check lint format clean
+.PHONY: help venv demo test test-vllm smoke-vllm check lint format docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ lint: venv ## Check style, types and imports
 format: venv ## Format the code
 	@$(PYTHON) -m ruff check --fix
 	@$(PYTHON) -m ruff format
+
+docs: venv ## Build the documentation as a site in build/site; fails at broken links
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 
 clean: ## Remove .venv and what tools left; runs/ stays
 	rm -rf .venv .venv-vllm .venv.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

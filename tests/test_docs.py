@@ -12,7 +12,7 @@ import pytest
 
 from tests.test_packaging import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 GROUPS = {
     "echo2-learner": ("learner.cli", "learner"),
     "echo2-node": ("node.cli", "node"),
