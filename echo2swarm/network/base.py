@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from protocols.gossip import Validation
 from protocols.ids import PeerId
@@ -144,6 +145,11 @@ class Network(Protocol):
 
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
+        ...
+
+    @property
+    def connection_changes(self) -> ChangeEvent:
+        """Rung whenever :meth:`connected_peers` has changed, by either side or a failure."""
         ...
 
     def ends(self, peer: PeerId) -> Ends | None:

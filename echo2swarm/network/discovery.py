@@ -34,8 +34,6 @@ MAX_FAILED_PER_HOST: Final = 2
 """In one round of looking around."""
 NUM_NEIGHBOURS: Final = 4
 """So many connections beside the learner's keep a participant in the DHT and the gossip mesh."""
-CHECK_S: Final = 2.0
-"""How soon a lost learner is noticed."""
 LOOK_AROUND_S: Final = 30.0
 ANNOUNCE_S: Final = (0.0, 5.0, 20.0, 60.0)
 """The first announcements come quickly: they reach only who is known so far."""
@@ -225,7 +223,7 @@ class Discovery:
                 await self._enter()
                 await trio.sleep(LOOK_AROUND_S)
             else:
-                await trio.sleep(CHECK_S)
+                await self._until(lambda: not self._network.connected_peers())
 
     # The others.
 
@@ -289,9 +287,12 @@ class Discovery:
         return self._learner in self._network.connected_peers()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something about our connections; the port has no event for them."""
-        while not condition():  # noqa: ASYNC110
-            await trio.sleep(CHECK_S)
+        """Wait for a state of our connections."""
+        while True:
+            ring = self._network.connection_changes.next_ring
+            if condition():
+                return
+            await ring.wait()
 
     def _save_book(self, encoded: bytes) -> None:
         if self._book_path is None:

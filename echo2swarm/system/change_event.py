@@ -21,3 +21,15 @@ class ChangeEvent:
         """Wake everybody who waits."""
         self._next_ring.set()
         self._next_ring = trio.Event()
+
+
+async def wait_any(*events: trio.Event) -> None:
+    """Return when one of ``events`` is set."""
+
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(wait, event)

@@ -161,8 +161,7 @@ async def _measure_link(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(membership.run)
             with trio.move_on_after(MEMBER_S):
-                while not membership.has_learner:  # noqa: ASYNC110 - there is no event for it
-                    await trio.sleep(0.1)
+                await membership.wait_for_learner()
             while membership.has_learner:
                 problem = "it took too long"
                 try:

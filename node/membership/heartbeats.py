@@ -7,6 +7,7 @@ again when it restarts or moves, is :mod:`echo2swarm.network.discovery`'s.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Final, NoReturn
 
 import structlog
@@ -14,7 +15,7 @@ import trio
 
 from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
-from echo2swarm.system.change_event import ChangeEvent
+from echo2swarm.system.change_event import ChangeEvent, wait_any
 from echo2swarm.system.errors import NetworkError
 from node.membership.heartbeat_timer import Contact, HeartbeatPacer
 from node.owner.remedies import remedy_for
@@ -37,8 +38,6 @@ log = structlog.get_logger()
 
 CALL_S: Final = 8.0
 GOODBYE_S: Final = 3.0
-LOOK_S: Final = 1.0
-"""How often to look whether a learner that was lost is connected again."""
 MAX_RETRY_S: Final = 15.0
 
 
@@ -100,6 +99,7 @@ class HeartbeatClient:
         self._pacer = HeartbeatPacer()
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._bell = ChangeEvent()
+        self._answers = ChangeEvent()
         self._beating = trio.Lock()
         self._untold: tuple[PeerReport, ...] = ()
         self._last_said: tuple[Directive, str] | None = None
@@ -133,6 +133,11 @@ class HeartbeatClient:
     def last_error(self) -> str:
         """Why the last call had no answer; empty if it had one."""
         return self._last_error
+
+    async def wait_for_learner(self) -> None:
+        """Return when the learner has answered."""
+        while not self._pacer.has_learner:
+            await self._answers.next_ring.wait()
 
     def announce(self) -> None:
         """Send a heartbeat now: something has changed, or the learner seems not to know us."""
@@ -168,15 +173,16 @@ class HeartbeatClient:
     async def _wait_until_due(self) -> None:
         while True:
             ring = self._bell.next_ring
+            connection_ring = self._network.connection_changes.next_ring
             now_s = trio.current_time()
             wake_at_s = self._pacer.due_s
             if wake_at_s <= now_s:
                 if self._pacer.has_learner or self._learner in self._network.connected_peers():
                     return
-                # Not found yet, or lost: whoever looks for it will connect to it.
-                wake_at_s = now_s + LOOK_S
+                # Not found yet, or lost: discovery will connect to it.
+                wake_at_s = inf
             with trio.move_on_at(wake_at_s):
-                await ring.wait()
+                await wait_any(ring, connection_ring)
 
     async def _beat(self, timeout_s: float) -> HeartbeatReply:
         # One at a time: of two on their way, the older might arrive last, and be believed.
@@ -245,6 +251,7 @@ class HeartbeatClient:
             case Directive.FINISHED:
                 self._on_event(RunFinished())
         self._on_reply(reply)
+        self._answers.ring()
 
     def _failed(self, exc: NetworkError | RemoteProtocolError) -> None:
         retry_s = self._backoff.next_s()

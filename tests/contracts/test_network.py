@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.rpc import call, serve_calls
@@ -17,7 +18,7 @@ from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.gossip import Validation
 from protocols.ids import PeerId, RunId
 from protocols.reasons import Reason
-from tests.contracts.network_worlds import World, eventually, info_of, key_of
+from tests.contracts.network_worlds import PATIENCE_S, World, eventually, info_of, key_of
 
 ECHO = "/test/echo/1.0.0"
 LIMIT = 8 * 1024 * 1024
@@ -91,6 +92,44 @@ async def test_each_side_knows_who_the_other_is(world: World) -> None:
 
         assert stream.peer == b.peer
         assert callers == [a.peer]
+
+
+async def test_a_change_of_connections_wakes_those_who_wait_on_either_side(world: World) -> None:
+    async def changed(network: Network, peers: set[PeerId]) -> None:
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                ring = network.connection_changes.next_ring
+                if network.connected_peers() == peers:
+                    return
+                await ring.wait()
+
+    async with world.join(1) as a:
+        async with world.join(2) as b:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(changed, a, {b.peer})
+                nursery.start_soon(changed, b, {a.peer})
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await a.connect(info_of(b))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(changed, a, set())
+                nursery.start_soon(changed, b, set())
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await b.disconnect(a.peer)
+            await b.connect(info_of(a))
+            await changed(a, {b.peer})
+        await changed(a, set())
+
+
+async def test_an_unchanged_set_of_connections_wakes_nobody(world: World) -> None:
+    async with swarm_of(world, 2) as (a, b):
+        while b.connected_peers() != {a.peer} or a.connected_peers() != {b.peer}:
+            await b.connection_changes.next_ring.wait()
+        rings = a.connection_changes.next_ring, b.connection_changes.next_ring
+        await a.connect(info_of(b))
+        serve_echo(b)
+        assert await ask(a, b.peer, b"hello") == b"hello"
+
+        assert not any(ring.is_set() for ring in rings)
 
 
 async def test_both_sides_see_the_same_two_ends_of_a_connection(world: World) -> None:

@@ -2,14 +2,14 @@
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
 
 import structlog
 import trio
-from libp2p.abc import IHost, INetConn
+from libp2p.abc import IHost, INetConn, INetStream, INetwork, INotifee
 from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr
@@ -24,6 +24,7 @@ from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.holepunch import HolePunching
 from echo2swarm.network.libp2p.host import peer_store_addresses
 from echo2swarm.network.serving import leaves
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from protocols.ids import PeerId, short
 
@@ -51,6 +52,10 @@ class Connections:
         self._known: dict[PeerId, tuple[str, ...]] = {}
         self._undiallable: dict[PeerId, float] = {}
         self._dial_locks: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
+        self.changes = ChangeEvent()
+        """Rung when the set of connected peers has changed."""
+        self._seen: frozenset[PeerId] = frozenset()
+        self._swarm.register_notifee(_OnChange(self.look))
         self.meetings: HolePunching | None = None
         """How to connect to peers who can't be dialled, if anybody helps."""
 
@@ -58,6 +63,12 @@ class Connections:
         """Return the peers with an open connection."""
         ids = self._host.get_connected_peers()
         return frozenset(PeerId(str(peer)) for peer in ids if self._open(peer))
+
+    def look(self) -> None:
+        """Compare who is connected with the last time, and say whether that has changed."""
+        before, self._seen = self._seen, self.peers()
+        if self._seen != before:
+            self.changes.ring()
 
     async def connect(
         self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None
@@ -239,6 +250,31 @@ class Connections:
             _log.warning("peer.flooding", peer=short(peer), unread_bytes=held_bytes[peer])
             for connection in self._swarm.get_connections(ID.from_string(peer)):
                 connection.muxed_conn.cut()
+
+
+class _OnChange(INotifee):  # type: ignore[misc]  # untyped library
+    """Calls ``look`` whenever the library opens or closes a connection."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+
+    async def connected(self, network: INetwork, conn: INetConn) -> None:
+        self._look()
+
+    async def disconnected(self, network: INetwork, conn: INetConn) -> None:
+        self._look()
+
+    async def opened_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def closed_stream(self, network: INetwork, stream: INetStream) -> None:
+        pass
+
+    async def listen(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
+
+    async def listen_close(self, network: INetwork, multiaddr: Multiaddr) -> None:
+        pass
 
 
 def _root_of(exc: BaseException) -> BaseException:

@@ -52,6 +52,7 @@ from echo2swarm.network.libp2p.logs import quiet
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.network.serving import Service, Subscription, leaves, nobody
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.system.identity import Identity
 from protocols.bulk import MAX_MESSAGE_BYTES
@@ -278,6 +279,11 @@ class Libp2pNetwork:
         """Return the peers with an open connection."""
         return self._peers.peers()
 
+    @property
+    def connection_changes(self) -> ChangeEvent:
+        """Rung whenever the set of connected peers has changed."""
+        return self._peers.changes
+
     def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of a connection to ``peer``; None if there is none."""
         for connection in open_connections(self._host, peer):
@@ -306,8 +312,10 @@ class Libp2pNetwork:
         await self._peers.disconnect(peer)
 
     async def maintain(self) -> None:
-        """Keep the routing table true."""
+        """Keep the routing table true, and see what the library does not tell."""
         while True:
+            # A connection that breaks counts as closed before the library has cleaned up.
+            self._peers.look()
             self._peers.note_reached()
             await self._dht.follow_connections()
             await trio.sleep(MAINTENANCE_S)

@@ -12,13 +12,12 @@ from typing import Final
 
 import trio
 
+from echo2swarm.system.change_event import ChangeEvent
 from protocols.errors import LocalProtocolError
 
 BURST_S: Final = 0.25
 """An idle line saves up this many seconds' worth."""
 MIN_BURST_BYTES: Final = 64 * 1024
-_LOOK_S: Final = 0.5
-"""So soon a sender that waits sees that the cap was changed."""
 
 
 class TokenBucket:
@@ -94,6 +93,8 @@ class UploadBudget:
         self._max_bytes_per_s = _checked(max_bytes_per_s)
         self._bucket = TokenBucket(max_bytes_per_s)
         self._waited_s = 0.0
+        self._changes = ChangeEvent()
+        """Rung when those who wait may go earlier, or must wait longer."""
 
     @property
     def bytes_per_s(self) -> float | None:
@@ -114,11 +115,13 @@ class UploadBudget:
         """Set what the owner allows from now on; None leaves it open again."""
         self._max_bytes_per_s = _checked(max_bytes_per_s)
         self._bucket.set_rate(max_bytes_per_s, trio.current_time())
+        self._changes.ring()
 
     def suggest(self, bytes_per_s: float | None) -> None:
         """Set the cap, unless the owner has: theirs is never changed."""
         if self._max_bytes_per_s is None:
             self._bucket.set_rate(bytes_per_s, trio.current_time())
+            self._changes.ring()
 
     async def wait_for_owner(self, num_bytes: int) -> None:
         """Return when the owner's cap lets ``num_bytes`` be sent; a suggested one holds not."""
@@ -130,10 +133,12 @@ class UploadBudget:
         began_s = trio.current_time()
         turn = self._bucket.take(num_bytes, began_s)
         try:
-            while (wait_s := self._bucket.wait_s(turn, trio.current_time())) > 0:  # noqa: ASYNC110
-                await trio.sleep(min(wait_s, _LOOK_S))
+            while (wait_s := self._bucket.wait_s(turn, trio.current_time())) > 0:
+                with trio.move_on_after(wait_s):
+                    await self._changes.next_ring.wait()
         except trio.Cancelled:
             self._bucket.give_back(num_bytes)
+            self._changes.ring()
             raise
         self._waited_s += trio.current_time() - began_s
 

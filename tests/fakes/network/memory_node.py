@@ -23,6 +23,7 @@ from echo2swarm.network.base import (
 )
 from echo2swarm.network.records import check_record, newest_record
 from echo2swarm.network.serving import Service, Subscription, nobody
+from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import NetworkError
 from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.gossip import Validation
@@ -64,6 +65,7 @@ class MemoryNetwork:
         self._topics: dict[str, Subscription] = {}
         self._guard = GossipGuard()
         self._seen: dict[tuple[PeerId, int], None] = {}
+        self._changes = ChangeEvent()
         self._num_published = itertools.count()
         self._providers: dict[bytes, dict[PeerId, float]] = {}
         self._records: dict[str, bytes] = {}
@@ -80,6 +82,11 @@ class MemoryNetwork:
     def connected_peers(self) -> frozenset[PeerId]:
         """Return the peers with an open connection."""
         return self._hub.linked(self._peer)
+
+    @property
+    def connection_changes(self) -> ChangeEvent:
+        """Rung whenever the set of connected peers has changed."""
+        return self._changes
 
     def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of a connection to ``peer``; None if there is none."""
@@ -341,12 +348,14 @@ class MemoryNetwork:
         where = "" if other is None else other.where.removeprefix("/ip4/").partition("/")[0]
         seat = self._seat_of[peer] = ConnectionSeat(where, is_dialled, peer)
         victim = self._seats.take(seat)
+        self._changes.ring()
         return None if victim is None else victim.peer
 
     def unlinked(self, peer: PeerId) -> None:
         """Note that the connection to ``peer`` is gone, and break every stream on it."""
         if (seat := self._seat_of.pop(peer, None)) is not None:
             self._seats.leave(seat)
+            self._changes.ring()
         for stream in [s for s in self._streams if s.peer == peer]:
             stream.reset()
             self._streams.discard(stream)

@@ -10,7 +10,6 @@ from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.scheduling.workload import MAX_LEASES
-from node.membership.heartbeats import LOOK_S
 from node.rollouts.worker import DRAIN_S, KEEP_S, RETRY_REFUSED_S
 from protocols.heartbeat import Directive, NodeState
 from protocols.leases import Lease
@@ -693,7 +692,7 @@ async def test_a_learner_at_another_address_is_worked_for_again(
                 await bench.network.connect(
                     PeerInfo(peer=LEARNER, addresses=("/ip4/10.8.8.8/tcp/1",))
                 )
-                with at_most(LOOK_S + 30):
+                with at_most(30):
                     await again.until(lambda: len(again.rollouts) == 8)
     assert len(bench.events("learner.silent")) == 1
 
