@@ -213,9 +213,10 @@ class Activation:
         What was measured lately, to a tenth of a second, or else what such a node should take.
         """
         expected_s = self._broadcast.expected_s
-        if expected_s is None or not member.broadcasts_s:
+        usual_s = member.broadcasts.usual_s
+        if expected_s is None or usual_s is None:
             return member.node.kind.load_s
-        return round(max(0.0, median(member.broadcasts_s) - expected_s), 1)
+        return round(max(0.0, usual_s - expected_s), 1)
 
     def _need(self, now_s: float) -> Need | None:
         train_s = self._measures.typical_train_s(now_s)

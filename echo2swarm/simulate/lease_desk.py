@@ -252,7 +252,8 @@ class SimulatedLeaseDesk:
                 session_id=str(question.session),
                 applied_version=PolicyVersion(max(question.version, member.applied_version or 0)),
                 max_completions=node.kind.concurrency,
-                broadcast_s=member.slow_broadcast_s,
+                broadcast_s=member.broadcasts.slow_s,
+                usual_broadcast_s=member.broadcasts.usual_s,
             ),
             now_s,
         )

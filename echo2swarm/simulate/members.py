@@ -1,18 +1,14 @@
 """Nodes as the simulated learner knows them: what it was told, and what it measured."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
 
+from echo2swarm.scheduling.nodes.broadcast_times import BroadcastTimes
 from echo2swarm.scheduling.selection import NodeOffer
 from echo2swarm.scheduling.selection.hysteresis import Dwell
 from echo2swarm.scheduling.selection.speed import Presence, Speed, SpeedMeter
 from echo2swarm.simulate.node import SimNode
 from protocols.ids import PeerId
-
-_BROADCASTS_KEPT: Final = 8
-"""The slowest of them is what work is planned by."""
 
 
 @dataclass(slots=True)
@@ -30,7 +26,7 @@ class SimulatedMember:
     why: str = "standby: just joined"
     dwell: Dwell = field(default_factory=lambda: Dwell(is_active=False, since_s=-inf))
     applied_version: int | None = None
-    broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))
+    broadcasts: BroadcastTimes = field(default_factory=BroadcastTimes)
     num_accepted: int = 0
     num_refused: int = 0
     num_leases: int = 0
@@ -68,8 +64,3 @@ class SimulatedMember:
     def peer(self) -> PeerId:
         """Its name."""
         return self.node.peer
-
-    @property
-    def slow_broadcast_s(self) -> float | None:
-        """How long versions take to be applied by it, few exceptions."""
-        return max(self.broadcasts_s, default=None)

@@ -191,11 +191,14 @@ class _Swarm:
         is_first = member.applied_version is None
         member.applied_version = version
         published_at_s = self._loop.published_at_s.get(version)
-        if published_at_s is not None and member.joined_at_s <= published_at_s:
+        if published_at_s is not None:
             now_s = self._engine.now_s
-            self._measures.broadcast_s.add(now_s - published_at_s, now_s)
-            self._accounts.broadcasts_s.append(now_s - published_at_s)
-            member.broadcasts_s.append(now_s - published_at_s)
+            took_s = member.broadcasts.add(
+                joined_at_s=member.joined_at_s, published_at_s=published_at_s, applied_at_s=now_s
+            )
+            if took_s is not None:
+                self._measures.broadcast_s.add(took_s, now_s)
+                self._accounts.broadcasts_s.append(took_s)
         self._desk.applied(node)
         if is_first:
             self._activation.news()

@@ -150,9 +150,9 @@ def _loads_s(nodes: Sequence[Node], bound_s: float | None) -> list[float]:
         return [0.0] * len(nodes)
     expected_s = BROADCAST_SLACK * bound_s
     known = {
-        node.peer: max(0.0, median(node.broadcasts_s) - expected_s)
+        node.peer: max(0.0, usual_s - expected_s)
         for node in nodes
-        if node.broadcasts_s
+        if (usual_s := node.broadcasts.usual_s) is not None
     }
     typical_s = median(known.values()) if known else 0.0
     return [known.get(node.peer, typical_s) for node in nodes]

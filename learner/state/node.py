@@ -1,11 +1,11 @@
 """One node, as the learner knows it, and what a heartbeat of it changed."""
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median
 from typing import Final
 
+from echo2swarm.scheduling.nodes.broadcast_times import BroadcastTimes
 from echo2swarm.scheduling.selection.speed import Presence, SpeedMeter
 from echo2swarm.system.rates import WindowSum
 from protocols.advert import NodeAdvert
@@ -13,8 +13,6 @@ from protocols.heartbeat import Directive, NodeState
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 
-_BROADCASTS_KEPT: Final = 8
-"""The slowest of them is what work is planned by."""
 _SMOOTHING: Final = 0.3
 UNABLE: Final = frozenset({NodeState.DRAINING, NodeState.PAUSED})
 """In these a node takes no work, whatever is wanted of it."""
@@ -56,10 +54,8 @@ class Node:
     held_version: int | None = None
     held_back_until_s: float = -inf
     """Until when an evaluation kept it at one version; ``inf`` while one does."""
-    broadcast_s: float | None = None
-    """From publish to applied, the last time."""
-    broadcasts_s: deque[float] = field(default_factory=lambda: deque(maxlen=_BROADCASTS_KEPT))
-    """The last ones."""
+    broadcasts: BroadcastTimes = field(default_factory=BroadcastTimes)
+    """From publish to applied."""
     rollout_s: float | None = None
     """From lease to last submission, a moving average."""
     num_accepted: int = 0
@@ -89,13 +85,12 @@ class Node:
     @property
     def slow_broadcast_s(self) -> float | None:
         """How long versions take to be applied by it, few exceptions."""
-        ranked = sorted(self.broadcasts_s)
-        return ranked[int(0.8 * len(ranked))] if ranked else None
+        return self.broadcasts.slow_s
 
     @property
     def usual_broadcast_s(self) -> float | None:
         """How long versions usually take to be applied by it."""
-        return median(self.broadcasts_s) if self.broadcasts_s else None
+        return self.broadcasts.usual_s
 
     def direct(self, directive: Directive, why: str, now_s: float) -> bool:
         """Tell it what to do from now on; returns whether that is something else."""

@@ -275,7 +275,7 @@ class NodeTable:
             directive=node.directive,
             why=node.full_why,
             applied_version=node.applied_version,
-            broadcast_s=node.broadcast_s,
+            broadcast_s=node.broadcasts.last_s,
             rollouts_per_s=node.accepted.per_s(now_s),
             num_in_flight=num_in_flight,
             num_accepted=node.num_accepted,
@@ -309,15 +309,12 @@ class NodeTable:
 
     def _broadcast_s(self, node: Node, now_s: float) -> float | None:
         published_at_s = self._published_at_s.get(node.applied_version or 0)
-        # A node that came later measures its own start-up, not the broadcast.
-        if published_at_s is None or node.joined_at_s > published_at_s:
+        # A node that kept an older version measures its evaluation, not the broadcast.
+        if published_at_s is None or node.held_back_until_s >= published_at_s:
             return None
-        # And one that kept an older version measures its evaluation.
-        if node.held_back_until_s >= published_at_s:
-            return None
-        node.broadcast_s = now_s - published_at_s
-        node.broadcasts_s.append(node.broadcast_s)
-        return node.broadcast_s
+        return node.broadcasts.add(
+            joined_at_s=node.joined_at_s, published_at_s=published_at_s, applied_at_s=now_s
+        )
 
     def _credit(self, node: Node) -> None:
         """Give a node what it did while an earlier process of the learner ran."""

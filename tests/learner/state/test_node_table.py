@@ -100,7 +100,7 @@ def test_a_node_that_an_evaluation_holds_back_measures_no_broadcast_of_that_time
     assert (held.broadcast_s, caught_up.broadcast_s, free.broadcast_s) == (None, None, 2.0)
     node = nodes.get(ALICE)
     assert node is not None
-    assert list(node.broadcasts_s) == [2.0]
+    assert (len(node.broadcasts), node.broadcasts.last_s) == (1, 2.0)
     nodes.held_back(BOB, is_held=True, now_s=1.0)  # whom nobody knows
 
 

@@ -1,0 +1,1 @@
+"""What a learner knows of each node, and what it makes of it. Pure."""
