@@ -48,7 +48,7 @@ from learner.learner import Learner, LearnerParts
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
-from learner.run.inputs import changed_inputs, hold_to_inputs
+from learner.run.inputs import hold_to_inputs
 from learner.run.model_folder import prepare_model
 from learner.run.model_limits import check_prompts_fit, longest_question
 from learner.run.restarts import Restarts
@@ -59,7 +59,7 @@ from learner.scoring.ports import HeldOut
 from learner.state.link_table import LinkTable
 from learner.status.metrics import open_metrics
 from learner.status.tensorboard import require_tensorboard
-from learner.tasks.inputs import Input, differences
+from learner.tasks.inputs import Input, changed_inputs, differences
 from learner.trainer.messages import Start
 from learner.training.checkpoints import Checkpoints
 from learner.training.first_error import one_error_at_a_time

@@ -7,7 +7,6 @@ import trio
 
 from echo2swarm.network.admission.proven import IsProven
 from echo2swarm.network.admission.stream_seats import Seat, Seats
-from echo2swarm.network.admission.throttle import Rates, Throttle
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Handler,
@@ -17,6 +16,7 @@ from echo2swarm.network.base import (
 )
 from echo2swarm.network.served_stream import ServedStream
 from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.throttle import Rates, Throttle
 from protocols.errors import RemoteProtocolError
 from protocols.gossip import Validation
 from protocols.ids import PeerId, short

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from echo2swarm.network.admission.throttle import Throttle
+from echo2swarm.system.throttle import Throttle
 
 MAX_PEERS: Final = 1024
 """Whose lines are counted; of more, who was heard of least lately is forgotten."""

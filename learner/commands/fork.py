@@ -26,13 +26,13 @@ from learner.ledger.resume import beginning_at
 from learner.run.checkpoint_store import Checkpoint, damage_of
 from learner.run.inputs import (
     Recorded,
-    changed_inputs,
     changes_on_disk,
     inherited,
     read_inputs,
     write_inputs,
 )
 from learner.run.run_dir import Origin, RunDir, hold, make_run_dir, read_run_dir
+from learner.tasks.inputs import changed_inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,11 +19,10 @@ from echo2swarm.system.errors import ChildError
 from learner.evaluation.round import EvaluationRound
 from learner.ledger.evaluation_rows import FIRST_GROUP, ScoredSample
 from learner.ledger.ledger import Ledger
-from learner.ledger.refusal import Refusal
+from learner.ledger.refusal import Refusal, refusal_of
 from learner.rollouts.checks import ContentRules, check_content, check_membership, sample_key_of
 from learner.scoring.messages import CompletionToScore, Reward, ScoreFault
 from learner.scoring.ports import Scorer
-from learner.scoring.verdicts import refusal_of
 from learner.state.node_table import NodeTable
 from protocols.ids import short
 from protocols.reasons import Reason

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from learner.scoring.messages import Reward, ScoreFault
 from protocols.reasons import Reason
 
 
@@ -11,3 +12,9 @@ class Refusal:
 
     reason: Reason
     detail: str
+
+
+def refusal_of(reward: Reward) -> Refusal:
+    """Return why a completion without a reward is refused."""
+    reason = Reason.RATE_LIMITED if reward.fault is ScoreFault.WAITING else Reason.UNSCORABLE
+    return Refusal(reason, reward.error or "it can't be scored")

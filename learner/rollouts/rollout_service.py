@@ -14,15 +14,15 @@ from typing import Final
 import structlog
 import trio
 
-from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.scheduling.leases.group_table import SampleStatus
 from echo2swarm.scheduling.leases.groups import AcceptedRollout
 from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError
+from echo2swarm.system.throttle import Throttle
 from learner.evaluation.live import LiveEvaluation
 from learner.ledger.ledger import Ledger
-from learner.ledger.refusal import Refusal
+from learner.ledger.refusal import Refusal, refusal_of
 from learner.rollouts.checks import (
     ContentRules,
     SubmissionHead,
@@ -37,7 +37,6 @@ from learner.rollouts.checks import (
 from learner.rollouts.lease_desk import LeaseDesk
 from learner.scoring.messages import CompletionToScore, Reward, ScoreFault, sha256_of_prompt
 from learner.scoring.ports import Scorer
-from learner.scoring.verdicts import refusal_of
 from learner.scoring.verifier_gate import VerifierGate
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress

@@ -15,11 +15,10 @@ import structlog
 import trio
 
 from echo2swarm.models.folder import asset_files, weight_files
-from echo2swarm.system.errors import ConfigError, StoreError
+from echo2swarm.system.errors import StoreError
 from echo2swarm.system.files import sha256_of_file, write_atomically
-from learner.tasks.inputs import Input, differences
+from learner.tasks.inputs import ACCEPT, Input, changed_inputs, differences
 
-ACCEPT: Final = "--accept-changed-inputs"
 MODEL_KEY: Final = "model.path"
 _LARGE_BYTES: Final = 64 << 20
 """Files beyond this are not read again if size and time of change are as they were."""
@@ -126,15 +125,6 @@ async def hold_to_inputs(
     if before != now:
         write_inputs(path, now)
     return bool(changed.get("task"))
-
-
-def changed_inputs(found: list[str], *, accept: str = ACCEPT) -> ConfigError:
-    """Return the error for what is not as it was when the run began."""
-    others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return ConfigError(
-        f"{found[0]}{others}: a run goes on with what it began with; restore that, or take what "
-        f"there is now with {accept}, or begin a new run"
-    )
 
 
 def inherited(recorded: Recorded, *, same_task: bool, same_model: bool) -> Recorded:

@@ -20,7 +20,6 @@ import trio
 from echo2swarm.processes.parent import Child, open_child
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, ConfigError
-from learner.run.inputs import ACCEPT, changed_inputs
 from learner.scoring.fair_shares import LEARNER, FairShares
 from learner.scoring.jobs import DrawJob, Request, ScoreJob
 from learner.scoring.messages import (
@@ -36,7 +35,7 @@ from learner.scoring.messages import (
     told,
 )
 from learner.scoring.process_call import ProcessCall
-from learner.tasks.inputs import differences
+from learner.tasks.inputs import ACCEPT, changed_inputs, differences
 from protocols.ids import PeerId, short
 
 log = structlog.get_logger()

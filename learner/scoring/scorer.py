@@ -20,13 +20,13 @@ from learner.scoring.messages import (
     sha256_of_prompt,
     told,
 )
-from learner.scoring.time_limit import TimeLimitError, call_within
 from learner.scoring.tokenization import ModelTokenizer
 from learner.tasks.base import RefusedAnswerError, Task
 from learner.tasks.held_out import open_held_out
 from learner.tasks.inputs import HasInputs
 from learner.tasks.locating import where_of
 from learner.tasks.registry import open_task
+from learner.tasks.time_limit import TimeLimitError, call_within
 from protocols.packed import pack_tokens, unpack_tokens
 
 MAX_TEXT_CHARS: Final = 2000

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 
 import msgspec
 
-from learner.config import Table
+from echo2swarm.text.toml_tables import Table
 from learner.tasks.splitting import HeldOutBy
 
 

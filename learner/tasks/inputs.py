@@ -7,8 +7,11 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
+from echo2swarm.system.errors import ConfigError
 from protocols.codec import Message
 
+ACCEPT: Final = "--accept-changed-inputs"
+"""The option with which a run goes on though they have changed."""
 _OURS: Final = frozenset({"echo2swarm", "learner", "node", "protocols"})
 _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
@@ -91,6 +94,15 @@ def differences(before: Iterable[Input], now: Iterable[Input]) -> list[str]:
             how = f"has changed ({_short(was)} then, {_short(is_)} now)"
         found.append(f"{key}: {name} {how}")
     return found
+
+
+def changed_inputs(found: list[str], *, accept: str = ACCEPT) -> ConfigError:
+    """Return the error for what is not as it was when the run began."""
+    others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return ConfigError(
+        f"{found[0]}{others}: a run goes on with what it began with; restore that, or take what "
+        f"there is now with {accept}, or begin a new run"
+    )
 
 
 def _by_name(inputs: Iterable[Input]) -> dict[tuple[str, str], str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 from echo2swarm.system.errors import ConfigError
-from learner.scoring.time_limit import call_within
 from learner.tasks.answers import extract
 from learner.tasks.base import PromptText
 from learner.tasks.inputs import Input, package_input
@@ -16,6 +15,7 @@ from learner.tasks.math_answers import MATH_PACKAGES, math_verifier
 from learner.tasks.prompting import Prompter, PromptOptions
 from learner.tasks.rows import Row, Rows, content_of, read_rows
 from learner.tasks.splitting import EpochOrder, split
+from learner.tasks.time_limit import call_within
 
 _READ_S: Final = 2.0
 """For one right answer."""

@@ -6,7 +6,7 @@ wrote it, and is not listened to for a while once it has done so several times.
 
 from typing import Final
 
-from echo2swarm.network.admission.throttle import Rates, Throttle
+from echo2swarm.system.throttle import Rates, Throttle
 from protocols.ids import PeerId
 
 MAX_MESSAGES_PER_S: Final = 20.0

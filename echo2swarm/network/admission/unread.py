@@ -7,8 +7,6 @@ than a machine has, so there is a limit for all, and whoever holds most of it go
 from collections.abc import Mapping
 from typing import Final
 
-import trio
-
 from echo2swarm.network.admission.proven import IsProven
 from protocols.ids import PeerId
 
@@ -16,9 +14,6 @@ MAX_STRANGERS_BYTES: Final = 64 * 1024 * 1024
 """For all peers together that are not proven: several of the largest requests."""
 MAX_BYTES: Final = 256 * 1024 * 1024
 """For all peers together."""
-LOOK_BYTES: Final = 4 * 1024 * 1024
-"""After so much has arrived it is time to look again."""
-LOOK_S: Final = 1.0
 
 
 def who_has_to_go(held_bytes: Mapping[PeerId, int], *, is_proven: IsProven) -> list[PeerId]:
@@ -39,24 +34,3 @@ def _excess(peers: list[PeerId], held_bytes: Mapping[PeerId, int], limit: int) -
         gone.append(peer)
         total -= held_bytes[peer]
     return gone
-
-
-class Arrivals:
-    """Tells when so much has arrived that it is time to look."""
-
-    def __init__(self) -> None:
-        self._num_bytes = 0
-        self._is_time = trio.Event()
-
-    def add(self, num_bytes: int) -> None:
-        """Note what has arrived."""
-        self._num_bytes += num_bytes
-        if self._num_bytes >= LOOK_BYTES:
-            self._is_time.set()
-
-    async def wait(self) -> None:
-        """Wait until it is time, which it is after a while whatever arrives."""
-        with trio.move_on_after(LOOK_S):
-            await self._is_time.wait()
-        self._num_bytes = 0
-        self._is_time = trio.Event()

@@ -19,7 +19,6 @@ import trio
 
 from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.admission.dial_policy import DialPolicy
-from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.network.bulk import tls
 from echo2swarm.network.bulk.dial import DIAL_S, Caller, dial, place_of
 from echo2swarm.network.bulk.routes import BulkRoute, Routes
@@ -28,6 +27,7 @@ from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.bulk.tokens import TokenBook
 from echo2swarm.network.serving import Service
 from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.throttle import Throttle
 from protocols.bulk import (
     MAX_MESSAGE_BYTES,
     TOKEN_BYTES,

@@ -7,7 +7,6 @@ import structlog
 import trio
 from libp2p.abc import IHost
 
-from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.network.base import ServeLimits, Stream
 from echo2swarm.network.libp2p.endpoints import (
     Negotiate,
@@ -17,6 +16,7 @@ from echo2swarm.network.libp2p.endpoints import (
     stream_on,
 )
 from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.throttle import Throttle
 from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.holepunch import (

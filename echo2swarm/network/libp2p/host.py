@@ -19,7 +19,7 @@ from multiaddr.utils import get_network_addrs
 
 from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.admission.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
-from echo2swarm.network.admission.unread import Arrivals
+from echo2swarm.network.libp2p.arrivals import Arrivals
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.negotiation import Negotiation
 from echo2swarm.network.libp2p.noise import security_options

@@ -8,7 +8,7 @@ import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
-from echo2swarm.network.admission.throttle import Throttle
+from echo2swarm.system.throttle import Throttle
 from protocols.ids import PeerId, short
 
 NEGOTIATE_S: Final = 10

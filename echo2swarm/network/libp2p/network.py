@@ -22,7 +22,6 @@ from echo2swarm.network.addresses import group_by_peer, join_address
 from echo2swarm.network.admission.connection_seats import ConnectionSeats
 from echo2swarm.network.admission.dial_policy import DialPolicy
 from echo2swarm.network.admission.proven import IsProven
-from echo2swarm.network.admission.unread import Arrivals
 from echo2swarm.network.base import (
     MAX_GOSSIP_BYTES,
     Ends,
@@ -36,6 +35,7 @@ from echo2swarm.network.base import (
 from echo2swarm.network.bulk.channel import ANSWER_S, BulkChannel
 from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.libp2p import tcp
+from echo2swarm.network.libp2p.arrivals import Arrivals
 from echo2swarm.network.libp2p.connections import CLOSE_S, OPEN_S, Connections
 from echo2swarm.network.libp2p.dht import Dht
 from echo2swarm.network.libp2p.endpoints import ends_of, open_connections

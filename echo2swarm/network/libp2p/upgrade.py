@@ -13,10 +13,10 @@ from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
 from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
-from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.network.libp2p.noise import FrameSession, SafeNoise
 from echo2swarm.network.libp2p.socket import OwnedStream
 from echo2swarm.network.libp2p.yamux import BulkMuxer, BulkYamux
+from echo2swarm.system.throttle import Throttle
 from protocols.ids import PeerId, short
 
 LOG_BURST: Final = 5

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.scoring.time_limit import call_within
 from learner.tasks.base import RefusedAnswerError
 from learner.tasks.math_answers import math_verifier
 from learner.tasks.math_bounds import MAX_DEPTH, why_too_costly
+from learner.tasks.time_limit import call_within
 
 HONEST = [
     "5",

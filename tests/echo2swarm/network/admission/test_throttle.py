@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from echo2swarm.network.admission.throttle import Throttle
 from echo2swarm.network.base import PeerInfo, ServeLimits, Stream, call
 from echo2swarm.system.errors import NetworkError
+from echo2swarm.system.throttle import Throttle
 from protocols.errors import MalformedMessageError
 from tests.contracts.network_worlds import key_of
 from tests.fakes.network.memory import MemoryHub

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from learner.scoring.time_limit import call_within
+from learner.tasks.time_limit import call_within
 
 
 def test_what_is_in_time_returns_or_raises_as_it_is() -> None:
