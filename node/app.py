@@ -10,57 +10,34 @@
 The first Ctrl-C or SIGTERM drains; the second ends at once.
 """
 
-import os
-import random
-import secrets
 import signal
 import time
-from importlib.metadata import version as version_of_package
 from typing import Final
 
 import structlog
 import trio
 
 from echo2swarm.network.base import Network
-from echo2swarm.network.discovery import Discovery
 from echo2swarm.network.own_addresses import look_up
 from echo2swarm.system.allocator import keep_heap_small
 from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.text.format import format_bytes
 from echo2swarm.weights.store.library import open_library
-from echo2swarm.weights.sync import PolicySync
-from echo2swarm.weights.transfer.banned import BanList
-from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
-from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.traffic import Traffic
+from node.assembly import Node, assemble, open_context
 from node.config import NodeConfig
 from node.control.commands_server import ControlHandler
 from node.control.registry import registered
 from node.control.server import serve_control
-from node.control.snapshot import EngineState, NodeView, Viewed
 from node.engine.pool import open_engines
-from node.membership.advert import SelfAdvert
 from node.membership.heartbeats import HeartbeatClient
 from node.membership.lifecycle import LifecycleRunner
-from node.membership.link_probe import Prober
-from node.membership.link_reports import LinkReporter, OwnCap
-from node.membership.neighbours import Neighbours
-from node.membership.report import report_of
-from node.owner.disk import DiskMeter
-from node.owner.keeper import OwnerKeeper
-from node.preflight import check_expiry, check_machine, engine_log, local_at, make_room, monitor_of
-from node.rollouts.learner_client import LearnerClient
-from node.rollouts.worker import Worker
+from node.preflight import check_expiry, check_machine, engine_log, make_room, monitor_of
 from node.status_line import StatusLine, StatusReporter
-from node.wiring import EngineEvents, NodeParts, OwnerActions
-from protocols.heartbeat import HeartbeatReply
-from protocols.ids import PolicyVersion, short
-from protocols.lifecycle import Drained, PolicyApplied, StopRequested
+from protocols.ids import short
+from protocols.lifecycle import Drained, StopRequested
 
 log = structlog.get_logger()
 
-QUIET_S: Final = 2.0
-"""The link is measured when nothing was transferred for this long."""
 LAST_WORD_S: Final = 1.0
 """For the learner to hear that a node ends at once."""
 
@@ -137,203 +114,58 @@ async def run_node(
         EngineBrokenError: the engine dies whatever is done.
         StoreError: the state directory can't be used.
     """
-    ticket, rng = config.ticket, random.Random()  # noqa: S311 - jitter and ties, no secret
-    folder = config.state_dir / "runs" / ticket.run_id
-    session_id = secrets.token_hex(16)
-    started_s = trio.current_time()
-    software = f"echo2swarm {version_of_package('echo2swarm')}"
-    life, engine_news = LifecycleRunner(), EngineState()
-    advert = SelfAdvert(
-        identity,
-        network,
-        run=ticket.run,
-        name=config.name,
-        engine=config.engines[0].kind,
-        usd_per_hour=config.usd_per_hour,
-        software=software,
-        seq=time.time_ns() // 1_000_000,
-    )
-    events = EngineEvents(life, advert, engine_news)
+    context = open_context(config, identity, network)
     await trio.to_thread.run_sync(make_room, config)
     monitor = await trio.to_thread.run_sync(monitor_of, config)
     async with (
         open_library(
-            folder / "weights",
-            run=ticket.run,
-            learner_key=ticket.learner_public_key,
+            context.folder / "weights",
+            run=config.ticket.run,
+            learner_key=config.ticket.learner_public_key,
             quota_bytes=config.owner.disk_bytes,
         ) as library,
-        open_engines(config.engines, log_path=engine_log(folder), on_event=events.take) as engine,
+        open_engines(
+            config.engines,
+            log_path=engine_log(context.folder),
+            on_event=context.engine_events.take,
+        ) as engine,
     ):
-        traffic = Traffic()
-        shunned = BanList()
-        budget = UploadBudget(config.owner.upload_bytes_per_s)
-        download = DownloadBudget(config.owner.download_bytes_per_s)
-        ChunkServer(
-            network,
-            library.store,
-            traffic,
-            shunned=shunned,
-            budget=budget,
-            is_open=lambda: keeper.is_relaying,
-        )
-        neighbours = Neighbours(network, learner=ticket.learner_peer, rng=rng)
-        network.protect(neighbours.is_relied_on)
-        own_cap = OwnCap(budget)
-        sync = PolicySync(
-            network,
-            library,
-            learner=ticket.learner_peer,
-            holders=neighbours.holders,
-            rng=rng,
-            traffic=traffic,
-            shunned=shunned,
-            budget=download,
-        )
+        node = assemble(context, library, engine, monitor=monitor, stop=stop.set)
+        await _run(node, stop, line)
+        _log_departure(node)
+    return context.life.is_run_finished
 
-        def on_reply(reply: HeartbeatReply) -> None:
-            own_cap.look(
-                trio.current_time(),
-                measured_bytes_per_s=reply.upload_bytes_per_s,
-                sending_s=links.flow.sending_s,
-            )
-            sync.hint(PolicyVersion(reply.newest_version))
-            worker.step_heard(reply.learner_step)
-            neighbours.named(reply.neighbours)
 
-        def on_applied(version: PolicyVersion) -> None:
-            life.happened(PolicyApplied(version))
-            membership.announce()
+async def _run(node: Node, stop: trio.Event, line: StatusLine | None) -> None:
+    """Run all services of a node until it has left."""
+    config, life = node.context.config, node.context.life
+    log.info(
+        "learner.seeking",
+        learner=short(config.ticket.learner_peer),
+        via=config.ticket.addresses,
+    )
+    answer = ControlHandler(node.keeper, node.view.snapshot).answer
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_control, config.state_dir, answer)
+        await nursery.start(node.exchange.sync.run)
+        for service in (*node.services, StatusReporter(node.view.snapshot, line=line).run):
+            nursery.start_soon(service)
+        nursery.start_soon(_stop_when_told, stop, life)
+        await _until_left(life, node.heartbeats)
+        nursery.cancel_scope.cancel()
 
-        membership = HeartbeatClient(
-            network,
-            run_id=ticket.run_id,
-            learner=ticket.learner_peer,
-            session_id=session_id,
-            sealed_advert=advert.sealed,
-            report=lambda: report_of(
-                life=life, engine=engine, sync=sync, worker=worker, traffic=traffic, links=links
-            ),
-            take_faults=sync.take_reports,
-            on_event=life.happened,
-            on_reply=on_reply,
-            rng=rng,
-        )
-        links = LinkReporter(traffic, dials=lambda: neighbours.dials, on_change=membership.announce)
-        prober = Prober(
-            network,
-            learner=ticket.learner_peer,
-            run_id=ticket.run_id,
-            is_quiet=lambda: (
-                sync.held is not None
-                and not keeper.paused
-                and links.flow.idle_s(trio.current_time()) > QUIET_S
-            ),
-            may_i_send=budget.wait_for_owner,
-        )
-        worker = Worker(
-            LearnerClient(
-                network,
-                learner=ticket.learner_peer,
-                run_id=ticket.run_id,
-                session_id=session_id,
-            ),
-            engine,
-            sync,
-            max_batch=config.max_batch,
-            on_applied=on_applied,
-            on_drained=lambda: life.happened(Drained()),
-            on_doubt=membership.announce,
-            on_calibrated=membership.announce,
-            is_learner_silent=lambda: membership.is_failing,
-            rng=rng,
-        )
-        discovery = Discovery(
-            network,
-            run=ticket.run,
-            learner=ticket.learner_peer,
-            boot=ticket.addresses,
-            sealed_advert=advert.sealed,
-            rng=rng,
-            unix_now_s=time.time,
-            book_path=folder / "addresses.json",
-        )
-        keeper = OwnerKeeper(
-            config.owner,
-            OwnerActions(
-                life=life,
-                worker=worker,
-                sync=sync,
-                library=library,
-                upload=budget,
-                download=download,
-                stop=stop.set,
-            ),
-            monitor=monitor,
-            own_pid=os.getpid(),
-            unix_now_s=time.time,
-            local_at=local_at,
-        )
-        disk = DiskMeter(folder / "weights")
-        view = NodeView(
-            Viewed(
-                run_id=ticket.run_id,
-                name=config.name,
-                state_dir=config.state_dir,
-                software=software,
-                engine_kind=config.engines[0].kind,
-                usd_per_hour=config.usd_per_hour,
-                learner=ticket.learner_peer,
-                network=network,
-                discovery=discovery,
-                life=life,
-                membership=membership,
-                sync=sync,
-                worker=worker,
-                engine=engine,
-                engine_news=engine_news,
-                traffic=traffic,
-                upload=budget,
-                download=download,
-                owner=keeper,
-                disk_used_bytes=lambda: disk.num_bytes,
-            ),
-            started_s=started_s,
-        )
-        parts = NodeParts(membership, worker)
-        events.attach(parts)
-        life.attach(parts)
-        log.info("learner.seeking", learner=short(ticket.learner_peer), via=ticket.addresses)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(
-                serve_control, config.state_dir, ControlHandler(keeper, view.snapshot).answer
-            )
-            await nursery.start(sync.run)
-            teller = StatusReporter(view.snapshot, line=line)
-            for part in (
-                worker,
-                neighbours,
-                membership,
-                discovery,
-                links,
-                prober,
-                keeper,
-                disk,
-                teller,
-            ):
-                nursery.start_soon(part.run)
-            nursery.start_soon(_stop_when_told, stop, life)
-            await _until_left(life, membership)
-            nursery.cancel_scope.cancel()
-        log.info(
-            "node.left",
-            because="the run is finished" if life.is_run_finished else "it was told to stop",
-            accepted=worker.tally.num_accepted,
-            refused=worker.tally.num_refused,
-            sent=format_bytes(traffic.sent_bytes),
-            received=format_bytes(traffic.received_bytes),
-        )
-    return life.is_run_finished
+
+def _log_departure(node: Node) -> None:
+    is_finished, tally = node.context.life.is_run_finished, node.worker.tally
+    traffic = node.exchange.traffic
+    log.info(
+        "node.left",
+        because="the run is finished" if is_finished else "it was told to stop",
+        accepted=tally.num_accepted,
+        refused=tally.num_refused,
+        sent=format_bytes(traffic.sent_bytes),
+        received=format_bytes(traffic.received_bytes),
+    )
 
 
 async def _until_left(life: LifecycleRunner, membership: HeartbeatClient) -> None:

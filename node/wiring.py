@@ -1,4 +1,4 @@
-"""How the parts of a node act on each other: its life, its engine's events, its owner's orders."""
+"""How the parts of a node act on each other: engine events, heartbeats, owner actions."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,15 @@ from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from node.control.snapshot import EngineState
 from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened
 from node.membership.advert import SelfAdvert
-from node.membership.heartbeats import HeartbeatClient
+from node.membership.contact import LearnerContact
 from node.membership.lifecycle import LifecycleRunner
+from node.membership.link_reports import Flow, OwnCap
+from node.membership.neighbours import Neighbours
 from node.owner.remedies import remedy_for
 from node.owner.settings import OwnerSettings
 from node.rollouts.worker import Worker
+from protocols.heartbeat import HeartbeatReply
+from protocols.ids import PolicyVersion
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed
 
@@ -25,8 +29,8 @@ log = structlog.get_logger()
 class NodeParts:
     """What the node's life acts on; implements :class:`node.membership.lifecycle.Performer`."""
 
-    def __init__(self, membership: HeartbeatClient, worker: Worker) -> None:
-        self.announce = membership.announce
+    def __init__(self, contact: LearnerContact, worker: Worker) -> None:
+        self.announce = contact.announce
         self.take_work = worker.take_work
         self.stop_taking_work = worker.stop_taking_work
         self.hand_back = worker.hand_back
@@ -36,21 +40,16 @@ class NodeParts:
 
 
 class EngineEvents:
-    """Passes on what happens to the engine, which may be before the rest is there."""
+    """Passes on what happens to the engine."""
 
-    def __init__(self, life: LifecycleRunner, advert: SelfAdvert, news: EngineState) -> None:
+    def __init__(self, life: LifecycleRunner, advert: SelfAdvert, state: EngineState) -> None:
         self._life = life
         self._advert = advert
-        self._news = news
-        self._parts: NodeParts | None = None
-
-    def attach(self, parts: NodeParts) -> None:
-        """Tell ``parts`` too from now on; what they missed, they see for themselves."""
-        self._parts = parts
+        self._state = state
 
     def take(self, event: EngineEvent) -> None:
         """Take in one event."""
-        self._news.take(event)
+        self._state.take(event)
         match event:
             case EngineReady(description):
                 self._advert.describe_engine(description)
@@ -61,9 +60,37 @@ class EngineEvents:
             case EngineWeakened(why):
                 if remedy := remedy_for(why):
                     log.warning("engine.remedy", remedy=remedy)
-        if self._parts is not None:
-            self._parts.engine_changed()
-            self._parts.announce()
+        self._life.engine_changed()
+
+
+class ReplyActions:
+    """What follows from the learner's answers to heartbeats, apart from the lifecycle."""
+
+    def __init__(
+        self,
+        *,
+        own_cap: OwnCap,
+        flow: Flow,
+        sync: PolicySync,
+        worker: Worker,
+        neighbours: Neighbours,
+    ) -> None:
+        self._own_cap = own_cap
+        self._flow = flow
+        self._sync = sync
+        self._worker = worker
+        self._neighbours = neighbours
+
+    def take(self, reply: HeartbeatReply) -> None:
+        """Take in one answer."""
+        self._own_cap.look(
+            trio.current_time(),
+            measured_bytes_per_s=reply.upload_bytes_per_s,
+            sending_s=self._flow.sending_s,
+        )
+        self._sync.hint(PolicyVersion(reply.newest_version))
+        self._worker.step_heard(reply.learner_step)
+        self._neighbours.named(reply.neighbours)
 
 
 class OwnerActions:

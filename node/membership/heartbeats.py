@@ -17,7 +17,8 @@ from echo2swarm.network.backoff import Backoff
 from echo2swarm.network.base import Network, call
 from echo2swarm.system.change_event import ChangeEvent, wait_any
 from echo2swarm.system.errors import NetworkError
-from node.membership.heartbeat_timer import Contact, HeartbeatPacer
+from node.membership.contact import LearnerContact
+from node.membership.heartbeat_timer import Contact
 from node.owner.remedies import remedy_for
 from protocols import heartbeat
 from protocols.codec import decode, encode
@@ -70,6 +71,7 @@ class HeartbeatClient:
         take_faults: what other peers had to be refused since the last call.
         on_event: told of every change in contact, and of each directive.
         on_reply: gets each answer, after that.
+        contact: with the learner, as others see it; one of its own if there are none.
         rng: for jitter.
     """
 
@@ -85,6 +87,7 @@ class HeartbeatClient:
         take_faults: Callable[[], tuple[PeerReport, ...]],
         on_event: Callable[[Event], None],
         on_reply: Callable[[HeartbeatReply], None],
+        contact: LearnerContact | None = None,
         rng: random.Random,
     ) -> None:
         self._network = network
@@ -96,9 +99,9 @@ class HeartbeatClient:
         self._take_faults = take_faults
         self._on_event = on_event
         self._on_reply = on_reply
-        self._pacer = HeartbeatPacer()
+        self._contact = contact or LearnerContact()
+        self._pacer = self._contact.pacer
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
-        self._bell = ChangeEvent()
         self._answers = ChangeEvent()
         self._beating = trio.Lock()
         self._untold: tuple[PeerReport, ...] = ()
@@ -141,8 +144,7 @@ class HeartbeatClient:
 
     def announce(self) -> None:
         """Send a heartbeat now: something has changed, or the learner seems not to know us."""
-        self._pacer.changed()
-        self._bell.ring()
+        self._contact.announce()
 
     async def run(self) -> NoReturn:
         """Send heartbeats until cancelled."""
@@ -172,7 +174,7 @@ class HeartbeatClient:
 
     async def _wait_until_due(self) -> None:
         while True:
-            ring = self._bell.next_ring
+            ring = self._contact.changes.next_ring
             connection_ring = self._network.connection_changes.next_ring
             now_s = trio.current_time()
             wake_at_s = self._pacer.due_s

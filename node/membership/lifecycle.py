@@ -51,6 +51,10 @@ class Performer(Protocol):
         """Finish what is begun, give back the rest, then say so."""
         ...
 
+    def engine_changed(self) -> None:
+        """Look again at what the engine can do."""
+        ...
+
 
 class LifecycleRunner:
     """One node's life. Events may come before there is anything to act on, or from an effect."""
@@ -91,6 +95,15 @@ class LifecycleRunner:
         """Take in an event."""
         self._happened.append(event)
         self._handle_all()
+
+    def engine_changed(self) -> None:
+        """Have the parts look at the engine again; those not attached yet will see for themselves.
+
+        That is no event of the lifecycle: the node's state stays as it is.
+        """
+        if self._performer is not None:
+            self._performer.engine_changed()
+            self._performer.announce()
 
     def _handle_all(self) -> None:
         performer = self._performer

@@ -158,3 +158,4 @@ class _Parts:
         self.hand_back = worker.hand_back
         self.pause = worker.pause
         self.drain = worker.drain
+        self.engine_changed = worker.engine_changed
