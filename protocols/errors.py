@@ -32,7 +32,3 @@ class BadSignatureError(RemoteProtocolError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, reason=Reason.BAD_SIGNATURE)
-
-
-class RefusedError(RemoteProtocolError):
-    """The other side understood the request and refused it, with a reason."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib.metadata import EntryPoint, distribution
 from pathlib import Path
@@ -110,3 +111,10 @@ def test_the_version_is_that_of_the_distribution() -> None:
 def test_what_the_package_has_not_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'echo2swarm' has no attribute 'vresion'"):
         echo2swarm.vresion  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_the_solver_of_the_selector_comes_with_the_learner_only() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert not any("scipy" in line for line in project["dependencies"])
+    assert any("scipy" in line for line in project["optional-dependencies"]["learner"])

@@ -10,7 +10,6 @@ minute); the result lies in the tests' data.
 import json
 import random
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -110,11 +109,6 @@ def _write_tokenizer(folder: Path) -> None:
         "unk_token": "<unk>",
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def is_sorted(prompt: Sequence[int], completion: Sequence[int]) -> bool:
-    """Return whether ``completion`` is what ``prompt`` asks for, end included."""
-    return list(completion) == [*sorted(prompt[:NUM_DIGITS]), EOS_ID]
 
 
 if __name__ == "__main__":

@@ -47,18 +47,6 @@ def max_groups_outstanding(
     return max(groups_per_step, floor(groups_per_step * steps_ahead * (1 + headroom)))
 
 
-def expected_use_step(*, next_step: int, groups_ahead: int, groups_per_step: int) -> int:
-    """Return the step whose update uses a group that so many others are used before.
-
-    Args:
-        next_step: the next update that has no batch yet.
-        groups_ahead: groups in flight or buffered that are used before it: those of its
-            version and of older ones.
-        groups_per_step: consumed by one update.
-    """
-    return next_step + groups_ahead // groups_per_step
-
-
 def expected_start_s(
     use_step: int, *, next_step: int, last_start_s: float, period_s: float, now_s: float
 ) -> float:
@@ -78,8 +66,3 @@ def expected_start_s(
     due_s = last_start_s + period_s
     next_start_s = max(due_s, now_s + (now_s - due_s))
     return next_start_s + (use_step - next_step) * period_s
-
-
-def can_be_fresh(*, version: int, use_step: int, max_staleness: int) -> bool:
-    """Whether a rollout made with ``version`` is still usable at ``use_step``."""
-    return use_step <= last_usable_step(version, max_staleness=max_staleness)

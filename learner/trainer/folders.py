@@ -74,17 +74,3 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return state if whole else None
-
-
-def checkpoint_name(step: int) -> str:
-    """Return the name of the folder for the checkpoint of ``step``."""
-    return f"{CHECKPOINT_PREFIX}{step:08d}"
-
-
-def whole_checkpoints(parent: Path) -> list[tuple[int, Path]]:
-    """Return (step, folder) of the complete checkpoints in ``parent``, oldest first."""
-    return sorted(
-        (int(state["step"]), folder)
-        for folder in parent.glob(f"{CHECKPOINT_PREFIX}*")
-        if (state := read_state(folder)) is not None
-    )

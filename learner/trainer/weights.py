@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from echo2swarm.system.errors import StoreError
 from learner.trainer.ranks import Ranks
 from learner.trainer.sharding import local, rows, whole
-from learner.trainer.tensor_files import MODEL, TensorFiles, open_stored
+from learner.trainer.tensor_files import MODEL, TensorFiles
 
 MAX_SHARD_BYTES: Final = 1 << 30
 INDEX: Final = "model.safetensors.index.json"
@@ -72,17 +72,6 @@ def write_weights(
                 (folder / INDEX).write_text(index)
         names.append(INDEX)
     return names
-
-
-def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Copy the weights in ``folder`` into ``model``, which is whole.
-
-    Raises:
-        StoreError: they are not those of this model; it is unchanged then.
-    """
-    with open_stored(folder) as stored:
-        check_shapes(stored, model, folder)
-        copy_weights(stored, model, Ranks())
 
 
 def check_shapes(stored: TensorFiles, model: torch.nn.Module, folder: Path) -> None:

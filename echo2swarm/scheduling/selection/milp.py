@@ -6,10 +6,12 @@ HiGHS runs without the interpreter's lock, so whoever calls from a thread blocks
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from echo2swarm.system.errors import UsageError
 
 Floats = NDArray[np.float64]
 _FIRST_CORE: Final = 150
@@ -81,11 +83,9 @@ def solve_relaxed(program: Program, *, limit_s: float = inf) -> Relaxed | None:
     Raises:
         TimeoutError: it was not found within ``limit_s``.
     """
-    from scipy.optimize import linprog  # noqa: PLC0415 - takes half a second
-
     if not program.rows.size:
         return None if any(limit < 0 for limit in program.rows.limits) else _nothing()
-    result = linprog(
+    result = _solvers().linprog(
         program.cost,
         A_ub=program.rows.matrix(),
         b_ub=program.rows.limits,
@@ -149,8 +149,6 @@ def solve_core(
 
 
 def _solve_integer(program: Program, *, rel_gap: float, limit_s: float) -> Solved:
-    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415
-
     lower, upper = program.lower, program.upper
     is_free = upper > lower
     x = lower.copy()
@@ -160,11 +158,12 @@ def _solve_integer(program: Program, *, rel_gap: float, limit_s: float) -> Solve
     if not is_free.any():
         fits = bool(np.all(rest >= -_FITS))
         return Solved(x if fits else None, fixed_cost if fits else inf, is_proven=True)
-    result = milp(
+    solvers = _solvers()
+    result = solvers.milp(
         program.cost[is_free],
         integrality=np.ones(int(is_free.sum())),
-        bounds=Bounds(np.zeros(int(is_free.sum())), (upper - lower)[is_free]),
-        constraints=LinearConstraint(matrix[:, is_free], -inf, rest),
+        bounds=solvers.Bounds(np.zeros(int(is_free.sum())), (upper - lower)[is_free]),
+        constraints=solvers.LinearConstraint(matrix[:, is_free], -inf, rest),
         options={"time_limit": limit_s, "mip_rel_gap": rel_gap},
     )
     if result.status == 2:
@@ -209,3 +208,19 @@ def _reduced(program: Program, relaxed: Relaxed, cutoff: float) -> tuple[Floats,
 def _nothing() -> Relaxed:
     empty = np.zeros(0)
     return Relaxed(x=empty, cost=0.0, lower_price=empty, upper_price=empty)
+
+
+def _solvers() -> Any:  # noqa: ANN401 - SciPy has no types
+    """Return the module of SciPy that brings HiGHS; to import it takes half a second.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        from scipy import optimize  # noqa: PLC0415
+    except ImportError:
+        raise UsageError(
+            'choosing among nodes needs SciPy, which is not installed: pip install "echo2swarm'
+            '[learner]", or SciPy alone'
+        ) from None
+    return optimize

@@ -166,3 +166,14 @@ def test_the_page_shows_what_the_command_prints(tmp_path: Path) -> None:
 
     assert printed[: len(shown)] == shown
     assert "the plan" in shown[-1]
+
+
+def test_where_the_solver_is_not_installed_a_plan_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+
+    result = plan(example(tmp_path))
+
+    assert isinstance(result.exception, UsageError)
+    assert "echo2swarm[learner]" in str(result.exception)

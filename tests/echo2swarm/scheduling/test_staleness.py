@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from echo2swarm.scheduling.staleness import (
     Freshness,
-    can_be_fresh,
     expected_start_s,
-    expected_use_step,
     judge_staleness,
     last_usable_step,
     max_groups_outstanding,
@@ -86,14 +84,6 @@ def test_one_step_of_work_is_always_allowed(
     assert allowed >= groups
 
 
-def test_a_group_waits_for_those_ahead_of_it() -> None:
-    uses = [
-        expected_use_step(next_step=7, groups_ahead=ahead, groups_per_step=4) for ahead in (0, 3, 4)
-    ]
-
-    assert uses == [7, 7, 8]
-
-
 def start(use_step: int, *, now_s: float) -> float:
     return expected_start_s(use_step, next_step=7, last_start_s=100.0, period_s=10.0, now_s=now_s)
 
@@ -114,9 +104,3 @@ def test_a_learner_that_waits_long_enough_has_time_for_anybody(
 
     assert start(7, now_s=now_s) - now_s == pytest.approx(waited_s, abs=1e-6)
     assert start(7, now_s=110.0 + needed_s) - (110.0 + needed_s) >= needed_s * (1 - 1e-6) - 1e-6
-
-
-def test_what_would_be_used_after_its_last_step_cannot_be_fresh() -> None:
-    answers = [can_be_fresh(version=3, use_step=use, max_staleness=2) for use in (3, 5, 6)]
-
-    assert answers == [True, True, False]

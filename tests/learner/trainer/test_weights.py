@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from learner.trainer.policy import load_model
-from learner.trainer.weights import INDEX, load_weights, model_tensors, write_weights
+from learner.trainer.ranks import Ranks
+from learner.trainer.tensor_files import open_stored
+from learner.trainer.weights import INDEX, check_shapes, copy_weights, model_tensors, write_weights
 from tests.tiny_model import TINY_MODEL_DIR
 
 pytestmark = pytest.mark.model
@@ -81,7 +83,9 @@ def test_weights_can_be_loaded_from_shards(tmp_path: Path, model: torch.nn.Modul
     write_weights(tmp_path, model_tensors(model), torch.float32, max_shard_bytes=100_000)
     other = load_model(TINY_MODEL_DIR, device=torch.device("cpu"))
 
-    load_weights(tmp_path, other)
+    with open_stored(tmp_path) as stored:
+        check_shapes(stored, other, tmp_path)
+        copy_weights(stored, other, Ranks())
 
     for name, tensor in model_tensors(other).items():
         assert torch.equal(tensor, model_tensors(model)[name])
