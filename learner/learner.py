@@ -24,7 +24,6 @@ from echo2swarm.network.serving import leaves
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.scheduling.leases.lease_rules import DispatchRules
-from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.rates import LearnerPhase, Timeline
 from echo2swarm.weights.transfer.traffic import Traffic
@@ -32,7 +31,6 @@ from learner.config import LearnerConfig
 from learner.evaluation.live import LiveEvaluation
 from learner.evaluation.round import RoundPlan
 from learner.evaluation.schedule import EvaluationSchedule
-from learner.evaluation.verdicts import EvaluationJudge
 from learner.ledger.ledger import Ledger
 from learner.ledger.resume import LeftOver
 from learner.membership.activator import Activator
@@ -44,6 +42,8 @@ from learner.rollouts.lease_desk import LeaseDesk
 from learner.rollouts.lease_service import LeaseService
 from learner.rollouts.prompts import feed_prompts
 from learner.rollouts.rollout_service import RolloutService
+from learner.rollouts.training_work import TrainingWork
+from learner.rollouts.work_kind import WorkKind
 from learner.scoring.ports import HeldOut, Scorer
 from learner.scoring.verifier_gate import VerifierGate
 from learner.state.link_table import LinkTable
@@ -142,7 +142,19 @@ class Learner:
             progress=self.progress,
             bell=self._bell,
         )
+        self.gate = VerifierGate()
         self.evaluation = None if parts.held_out is None else self._evaluation(parts.held_out)
+        training = TrainingWork(
+            desk=self.desk,
+            rules=_content_rules(parts, parts.sampling),
+            scorer=parts.scorer,
+            gate=self.gate,
+            nodes=self.nodes,
+            ledger=parts.ledger,
+            progress=self.progress,
+            bell=self._bell,
+        )
+        self._kinds: list[WorkKind] = [*([self.evaluation] if self.evaluation else []), training]
         self.activator = Activator(
             nodes=self.nodes,
             links=parts.links,
@@ -151,7 +163,7 @@ class Learner:
             bell=self._bell,
         )
         self.membership = HeartbeatService(
-            self.desk,
+            self._kinds,
             run_id=parts.run_id,
             nodes=self.nodes,
             ledger=parts.ledger,
@@ -161,8 +173,8 @@ class Learner:
             links=parts.links,
             bell=self._bell,
             host_of=self._host_of,
+            newest_version=lambda: self.dispatcher.newest_version,
         )
-        self.gate = VerifierGate()
         self.watchdog = Watchdog(config.run.stall_s)
         self.status = StatusService(
             run_id=parts.run_id,
@@ -176,7 +188,8 @@ class Learner:
             watchdog=self.watchdog,
             gate=self.gate,
             wait_of=parts.scorer.wait_of,
-            evaluation=self.evaluation,
+            kinds=self._kinds,
+            evaluation=None if self.evaluation is None else self.evaluation.status,
         )
         self._publishing = PublishQueue(
             parts.publisher,
@@ -233,7 +246,7 @@ class Learner:
 
     async def _run_in(self, nursery: trio.Nursery, on_started: Callable[[], None]) -> bool:
         parts = self._parts
-        await self.desk.record_drops(self._restore(parts.left_over))
+        await self.desk.restore(parts.left_over)
         self.progress.staleness = await parts.ledger.staleness_histogram()
         nursery.start_soon(parts.ledger.watch)
         if parts.metrics.tracker is not None:
@@ -287,12 +300,7 @@ class Learner:
                 last_version=num_steps - num_steps % publish_every,
             ),
             held_out=held_out,
-            judge=EvaluationJudge(
-                rules=_content_rules(parts, sampling),
-                scorer=held_out.scorer,
-                ledger=parts.ledger,
-                nodes=self.nodes,
-            ),
+            rules=_content_rules(parts, sampling),
             dispatcher=self.dispatcher,
             nodes=self.nodes,
             ledger=parts.ledger,
@@ -300,18 +308,6 @@ class Learner:
             metrics=parts.metrics,
             bell=self._bell,
         )
-
-    def _restore(self, left_over: LeftOver) -> list[Dropped]:
-        size = self.dispatcher.rules.group_size
-        for version in left_over.published:
-            self.dispatcher.version_published(version, trio.current_time())
-        for lease in left_over.leases:
-            self.dispatcher.leases.remember(lease)
-        dropped = []
-        for group in left_over.groups:
-            rollouts = [group.rollouts.get(index) for index in range(size)]
-            dropped.append(self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts))
-        return [each for each in dropped if each is not None]
 
     async def _publish_first(self) -> None:
         """Publish the weights that the trainer starts from."""
@@ -339,26 +335,20 @@ class Learner:
         parts = self._parts
         parts.network.protect(self.nodes.is_proven)
         lease_service = LeaseService(
-            self.desk,
+            self._kinds,
             run_id=parts.run_id,
             nodes=self.nodes,
             progress=self.progress,
             bell=self._bell,
-            gate=self.gate,
             wait_of=parts.scorer.wait_of,
-            evaluation=self.evaluation,
         )
         rollout_service = RolloutService(
-            self.desk,
+            self._kinds,
             run_id=parts.run_id,
-            rules=_content_rules(parts, parts.sampling),
-            scorer=parts.scorer,
             nodes=self.nodes,
             ledger=parts.ledger,
             progress=self.progress,
             bell=self._bell,
-            gate=self.gate,
-            evaluation=self.evaluation,
         )
 
         def serve(

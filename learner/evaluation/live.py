@@ -18,29 +18,27 @@ import trio
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
-from echo2swarm.scheduling.leases.lease_rules import WorkRequest
+from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
 from echo2swarm.system.change_event import ChangeEvent
-from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.jsonl import JsonLines
 from learner.config import EvalConfig
 from learner.evaluation.evaluators import Evaluators
-from learner.evaluation.held_out import draw_held_out
+from learner.evaluation.judging import EvaluationJudging
 from learner.evaluation.metrics import EvaluationMetrics
+from learner.evaluation.opening import open_evaluation
 from learner.evaluation.point import point_of
 from learner.evaluation.round import EvaluationRound, HeldOutRequest, RoundPlan
 from learner.evaluation.schedule import EvaluationSchedule
-from learner.evaluation.verdicts import EvaluationJudge
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
+from learner.rollouts.checks import ContentRules
 from learner.rollouts.lease_desk import tell_ended
-from learner.rollouts.prompts import usable_prompts
 from learner.scoring.messages import Prompt
 from learner.scoring.ports import HeldOut
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
 from protocols.ids import LeaseId, PeerId, PolicyVersion, short
 from protocols.leases import Lease
-from protocols.rollouts import RolloutSubmission, RolloutVerdict
 from protocols.status import EvaluationStatus
 
 _NAP_S: Final = 1.0
@@ -59,14 +57,14 @@ class _Now:
 
 
 class LiveEvaluation:
-    """The evaluations of one run.
+    """The evaluations of one run: a :class:`~learner.rollouts.work_kind.WorkKind`.
 
     Args:
         table: the configuration.
         plan: what is made of each prompt.
         schedule: which versions are due.
         held_out: the prompts, and what scores them.
-        judge: of what nodes submit.
+        rules: what completions must be like.
         dispatcher: for the versions published.
         nodes: who takes part.
         ledger: where all of it is recorded.
@@ -82,7 +80,7 @@ class LiveEvaluation:
         schedule: EvaluationSchedule,
         *,
         held_out: HeldOut,
-        judge: EvaluationJudge,
+        rules: ContentRules,
         dispatcher: Dispatcher,
         nodes: NodeTable,
         ledger: Ledger,
@@ -94,7 +92,7 @@ class LiveEvaluation:
         self._plan = plan
         self._schedule = schedule
         self._held_out = held_out
-        self._judge = judge
+        self._rules = rules
         self._dispatcher = dispatcher
         self._nodes = nodes
         self._ledger = ledger
@@ -115,6 +113,11 @@ class LiveEvaluation:
         """The leases of which it was told that they are late."""
 
     # Looking.
+
+    @property
+    def name(self) -> str:
+        """The kind of work, for logs."""
+        return "evaluation"
 
     @property
     def prompt_tokens(self) -> frozenset[bytes]:
@@ -153,8 +156,17 @@ class LiveEvaluation:
 
     # Nodes.
 
-    async def grant(self, ask: WorkRequest) -> Lease | None:
+    async def grant(self, ask: WorkRequest, *, can_keep_version: bool) -> Lease | NoWork | None:
         """Lease held-out prompts to a node that can keep its version; None if it may train."""
+        if not can_keep_version:
+            return None
+        lease = await self._grant(ask)
+        if lease is None and self.has_work(ask.peer):
+            # Else its training would wait, and pass for slow.
+            return NoWork("it has work of an evaluation in hand")
+        return lease
+
+    async def _grant(self, ask: WorkRequest) -> Lease | None:
         self._evaluators.add(ask.peer)
         version = ask.applied_version
         if self._now is None and self._may_begin(version):
@@ -188,26 +200,43 @@ class LiveEvaluation:
         )
         return lease
 
-    def give_back(self, lease: LeaseRecord) -> None:
+    async def give_back(self, lease: LeaseRecord) -> None:
         """Take a lease back from its node."""
         self._end([(lease, LeaseState.RETURNED)])
 
-    async def judge(
-        self, lease: LeaseRecord, submission: RolloutSubmission
-    ) -> tuple[RolloutVerdict, ...]:
-        """Judge what came by a lease of an evaluation."""
+    async def end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
+        """End the leases of a node that is gone, or that came back as another process."""
+        if self.running is not None:
+            self._end(
+                [
+                    (lease, LeaseState.NODE_LOST)
+                    for lease in self.running.leases.of_peer(peer)
+                    if lease.session_id != except_session
+                ]
+            )
+
+    async def node_is_back(self, peer: PeerId, session_id: str) -> None:
+        """Do nothing: what the node had is leased to others, and may still come from it."""
+
+    def judging(self, lease: LeaseRecord) -> EvaluationJudging:
+        """Return what judges a submission for a lease of an evaluation."""
         found = self.running
         if found is None or found.leases.get(lease.lease_id) is not lease:
             found = self._last
         assert found is not None  # noqa: S101 - it has the lease
-        before = len(found.answers)
-        try:
-            verdicts, ends = await self._judge.judge(found, lease, submission)
-        finally:
-            self._bell.ring()
-        self._progress.num_evaluated += max(0, len(found.answers) - before)
+        return EvaluationJudging(
+            round=found,
+            lease=lease,
+            rules=self._rules,
+            scorer=self._held_out.scorer,
+            ledger=self._ledger,
+            on_judged=self._note_judged,
+        )
+
+    def _note_judged(self, num_accepted: int, ends: Sequence[LeaseEnded]) -> None:
+        self._progress.num_evaluated += num_accepted
         self._tell_ended(ends)
-        return verdicts
+        self._bell.ring()
 
     # Running.
 
@@ -217,45 +246,17 @@ class LiveEvaluation:
         Raises:
             SwarmError: there are none, or none that fit.
         """
-        drawn = await draw_held_out(
-            self._held_out.scorer, self._table.num_prompts, num_known=self._held_out.num_prompts
+        opened = await open_evaluation(
+            self._held_out,
+            self._plan,
+            self._ledger.evaluations,
+            num_prompts=self._table.num_prompts,
         )
-        self._prompts = usable_prompts(drawn, self._held_out.max_tokens)
-        if not self._prompts:
-            raise SwarmError("[eval]: the task's held-out prompts are all empty or too long")
-        before = await self._ledger.evaluations.open(self._prompts)
-        self._evaluated = before.newest_version
-        if before.newest_figures is not None:
-            self._teller.recall(before.newest_figures)
-        if before.are_other_prompts:
-            log.warning(
-                "evaluation.prompts_changed",
-                why="the held-out prompts are not those of this run's earlier evaluations: their "
-                "figures can't be compared with those from now on",
-            )
-        left = before.unfinished
-        if left is None:
-            return
-        plan = self._plan
-        if left.is_of(
-            num_prompts=len(self._prompts),
-            samples_per_prompt=plan.samples_per_prompt,
-            sampling=plan.sampling,
-        ):
-            found = EvaluationRound(
-                left.version,
-                self._prompts,
-                plan,
-                answers=left.answers,
-                leases=left.leases,
-                num_leases=left.num_leases,
-            )
-            self._now = _Now(round=found, started_s=trio.current_time(), is_ready=True)
-            log.info("evaluation.resumed", version=left.version, num_answers=len(left.answers))
-        else:
-            await self._ledger.evaluations.abandoned(left.version)
-            self._evaluated = left.version - 1
-            log.info("evaluation.abandoned", version=left.version, why="[eval] was changed")
+        self._prompts, self._evaluated = opened.prompts, opened.evaluated
+        if opened.newest_figures is not None:
+            self._teller.recall(opened.newest_figures)
+        if opened.unfinished is not None:
+            self._now = _Now(round=opened.unfinished, started_s=trio.current_time(), is_ready=True)
 
     async def run(self) -> None:
         """End leases whose time is over, and evaluations that are over; until cancelled."""

@@ -1,7 +1,7 @@
 """Takes in heartbeats and notices silence; ``/echo2/heartbeat``."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -11,7 +11,7 @@ from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
 from learner.ledger.ledger import Ledger
 from learner.membership.activator import Activator
-from learner.rollouts.lease_desk import LeaseDesk
+from learner.rollouts.work_kind import WorkKind
 from learner.state.link_table import TICK_S, LinkTable
 from learner.state.node import Node, NodeChange
 from learner.state.node_table import TWIN_WARNING, NodeTable
@@ -27,7 +27,7 @@ from protocols.heartbeat import (
     HeartbeatReply,
     PeerAddresses,
 )
-from protocols.ids import PeerId, RunId, short
+from protocols.ids import PeerId, PolicyVersion, RunId, short
 from protocols.reasons import Reason
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class HeartbeatService:
     """Who takes part.
 
     Args:
-        desk: gives out work, and takes it back.
+        kinds: of work, whose leases end with the sessions of nodes.
         run_id: which run.
         nodes: who takes part.
         ledger: what is recorded.
@@ -51,11 +51,12 @@ class HeartbeatService:
         links: what is known of their lines.
         bell: rung when there may be work for somebody.
         host_of: returns the address from which a peer comes; empty if it is not known.
+        newest_version: returns the newest version published.
     """
 
     def __init__(
         self,
-        desk: LeaseDesk,
+        kinds: Sequence[WorkKind],
         *,
         run_id: RunId,
         nodes: NodeTable,
@@ -66,10 +67,12 @@ class HeartbeatService:
         links: LinkTable,
         bell: ChangeEvent,
         host_of: Callable[[PeerId], str],
+        newest_version: Callable[[], PolicyVersion | None],
     ) -> None:
         self._host_of = host_of
         self._links = links
-        self._desk = desk
+        self._kinds = kinds
+        self._newest_version = newest_version
         self._run_id = run_id
         self._nodes = nodes
         self._ledger = ledger
@@ -109,7 +112,7 @@ class HeartbeatService:
             return encode(self._reply_to_superseded(), max_bytes=MAX_REPLY_BYTES)
         if news.evicted is not None:
             self._forget(news.evicted)
-            await self._desk.end_sessions(news.evicted, except_session=None)
+            await self._end_sessions(news.evicted, except_session=None)
         if news.has_left:
             self._links.gone(peer)
         else:
@@ -143,7 +146,7 @@ class HeartbeatService:
                 log.warning("node.lost", peer=short(node.peer), name=node.advert.name)
                 self._links.gone(node.peer)
                 self._activator.changed()
-                await self._desk.end_sessions(node.peer, except_session=None)
+                await self._end_sessions(node.peer, except_session=None)
             wake_s = min(next_tick_s, self._nodes.next_silence_s() or next_tick_s)
             await trio.sleep(max(0.05, wake_s - trio.current_time()))
 
@@ -180,11 +183,12 @@ class HeartbeatService:
                 is_kept=self._nodes.is_proven(node.peer),
             )
         if news.is_new_session or news.has_left:
-            await self._desk.end_sessions(
+            await self._end_sessions(
                 node.peer, except_session=None if news.has_left else node.session_id
             )
         if news.is_back and not news.is_new_session:
-            await self._desk.node_is_back(node.peer, node.session_id)
+            for kind in self._kinds:
+                await kind.node_is_back(node.peer, node.session_id)
         # Of nodes that have delivered something: who only says hello must not fill the disk.
         if (news.is_new_node or news.is_new_session) and self._nodes.is_proven(node.peer):
             await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
@@ -196,6 +200,10 @@ class HeartbeatService:
             # A request for work that is held may be granted now: of its new version, say.
             self._bell.ring()
 
+    async def _end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
+        for kind in self._kinds:
+            await kind.end_sessions(peer, except_session=except_session)
+
     def _reply_to(self, node: Node) -> HeartbeatReply:
         now_s = trio.current_time()
         has_twin = self._nodes.has_twin(node, now_s)
@@ -203,7 +211,7 @@ class HeartbeatService:
             directive=node.directive,
             why=printable(node.full_why),
             learner_step=self._progress.step,
-            newest_version=self._desk.dispatcher.newest_version or 0,
+            newest_version=self._newest_version() or 0,
             next_heartbeat_s=self._heartbeat_s,
             neighbours=self._neighbours_of(node.peer),
             upload_bytes_per_s=self._links.upload_bytes_per_s(node.peer),
@@ -218,7 +226,7 @@ class HeartbeatService:
             directive=Directive.FINISHED if is_finished else Directive.STANDBY,
             why=f"standby: {why}",
             learner_step=self._progress.step,
-            newest_version=self._desk.dispatcher.newest_version or 0,
+            newest_version=self._newest_version() or 0,
             next_heartbeat_s=max(self._heartbeat_s, NO_ROOM_HEARTBEAT_S),
             neighbours=(),
             warning=why,
@@ -235,7 +243,7 @@ class HeartbeatService:
             directive=Directive.FINISHED if is_finished else Directive.STANDBY,
             why="standby: a process that was started later runs under the same identity",
             learner_step=self._progress.step,
-            newest_version=self._desk.dispatcher.newest_version or 0,
+            newest_version=self._newest_version() or 0,
             next_heartbeat_s=self._heartbeat_s,
             neighbours=(),
             warning=TWIN_WARNING,

@@ -1,27 +1,37 @@
 """Performs what the dispatcher decides: in the ledger, in the node table, in the log.
 
-Whatever changes leases or groups goes through here, so that nothing is decided without
-being recorded.
+Whatever changes leases or groups of training goes through here, so that nothing is decided
+without being recorded. Others may look at :attr:`LeaseDesk.dispatcher`.
 """
 
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 import trio
 
+from echo2swarm.scheduling.leases.batcher import TrainingBatch
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
-from echo2swarm.scheduling.leases.groups import DropReason
-from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
+from echo2swarm.scheduling.leases.group_table import SampleStatus
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, DropReason
+from echo2swarm.scheduling.leases.lease_book import (
+    LeaseEnded,
+    LeaseRecord,
+    LeaseState,
+    SampleKey,
+)
 from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
 from echo2swarm.scheduling.leases.open_group import Dropped
 from echo2swarm.system.change_event import ChangeEvent
 from learner.ledger.ledger import Ledger
+from learner.ledger.resume import LeftOver
+from learner.rollouts.work_kind import SubmittedRollout
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
 from protocols.ids import PeerId, short
 from protocols.leases import Lease
+from protocols.reasons import Reason
 
 log = structlog.get_logger()
 
@@ -44,8 +54,18 @@ def tell_ended(end: LeaseEnded) -> None:
     )
 
 
+class NextBatch(NamedTuple):
+    """A batch, and what became of the groups without signal on the way to it."""
+
+    batch: TrainingBatch
+    num_replaced: int
+    """Groups that others took the place of."""
+    num_kept: int
+    """Groups that are in the batch for lack of others."""
+
+
 class LeaseDesk:
-    """Grants and ends leases, and drops groups."""
+    """Grants and ends leases, takes results, forms batches, and drops groups."""
 
     def __init__(
         self,
@@ -87,6 +107,71 @@ class LeaseDesk:
         )
         return reply
 
+    async def restore(self, left_over: LeftOver) -> None:
+        """Take up the leases and groups that an earlier process left."""
+        for version in left_over.published:
+            self.dispatcher.version_published(version, trio.current_time())
+        for lease in left_over.leases:
+            self.dispatcher.leases.remember(lease)
+        size = self.dispatcher.rules.group_size
+        dropped = []
+        for group in left_over.groups:
+            rollouts = [group.rollouts.get(index) for index in range(size)]
+            dropped.append(self.dispatcher.restore(group.group_id, group.prompt_tokens, rollouts))
+        await self._record_drops([each for each in dropped if each is not None])
+
+    def reserve(self, lease: LeaseRecord, key: SampleKey) -> None:
+        """Take no other result of an open sample until there is a verdict on the one at hand."""
+        self.dispatcher.begin_judging(lease, key)
+
+    def cancel(self, key: SampleKey) -> None:
+        """Give up a reservation: there will be no verdict."""
+        self.dispatcher.cancel_judging(key)
+
+    async def conclude(
+        self, lease: LeaseRecord, results: Sequence[SubmittedRollout[AcceptedRollout]]
+    ) -> None:
+        """Let verdicts take effect; all of it before the first checkpoint."""
+        dispatcher, now_s = self.dispatcher, trio.current_time()
+        ends: list[LeaseEnded | None] = []
+        drops: list[Dropped | None] = []
+        for result in results:
+            drop, key = None, result.key
+            if result.accepted is not None:
+                _, end, drop = dispatcher.accept(lease, key, result.accepted, now_s)
+            elif key not in lease.samples:
+                continue
+            elif result.is_reserved or dispatcher.status_of(key) is SampleStatus.OPEN:
+                reason = result.refusal.reason if result.refusal else None
+                is_unscorable = reason is Reason.UNSCORABLE
+                drop, end = dispatcher.refuse(lease, key, now_s, is_unscorable=is_unscorable)
+            else:
+                end = dispatcher.settle(lease, key, now_s)
+            ends.append(end)
+            drops.append(drop)
+        self._bell.ring()
+        await self._record_ends([end for end in ends if end is not None])
+        await self._record_drops([drop for drop in drops if drop is not None])
+
+    async def form_batch(self, step: int) -> NextBatch | None:
+        """Take the groups of update ``step``, if there are enough; drops those that are stale.
+
+        From then on, what is leased is for the update after it.
+        """
+        dispatcher, now_s = self.dispatcher, trio.current_time()
+        formed = dispatcher.form(now_s)
+        dropped = [dispatcher.drop(group.group_id, DropReason.STALE) for group in formed.stale]
+        equal = dispatcher.equal_groups
+        num_replaced, num_kept = equal.num_replaced, equal.num_kept
+        if formed.batch is not None:
+            dispatcher.take(formed.batch.groups)
+            dropped += dispatcher.advance(step + 1, now_s)
+        await self._record_drops(dropped)
+        if formed.batch is None:
+            return None
+        self._bell.ring()
+        return NextBatch(formed.batch, num_replaced, num_kept)
+
     async def end(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
         """End leases before their time; what they lack is leased to others."""
         ends: list[LeaseEnded] = []
@@ -96,8 +181,8 @@ class LeaseDesk:
                 end, dropped = self.dispatcher.end_lease(lease, state, trio.current_time())
                 ends.append(end)
                 drops += dropped
-        await self.record_ends(ends)
-        await self.record_drops(drops)
+        await self._record_ends(ends)
+        await self._record_drops(drops)
 
     async def end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
         """End the leases of a node that is gone, or that came back as another process."""
@@ -124,11 +209,11 @@ class LeaseDesk:
         """Give up every group that was leased and not trained on, and all leases."""
         await self.end([(lease, LeaseState.RETURNED) for lease in self.dispatcher.leases.active])
         ready = [group.group_id for group in self.dispatcher.ready]
-        await self.record_drops(
+        await self._record_drops(
             [self.dispatcher.drop(g, reason) for g in [*self.dispatcher.open_groups, *ready]]
         )
 
-    async def record_ends(self, ends: Sequence[LeaseEnded]) -> None:
+    async def _record_ends(self, ends: Sequence[LeaseEnded]) -> None:
         """Record the ends of leases, and wake those that wait for what is left of them."""
         if not ends:
             return
@@ -141,7 +226,7 @@ class LeaseDesk:
         self._bell.ring()
         await self._ledger.ended(ends, now_unix_s=time.time())
 
-    async def record_drops(self, drops: Sequence[Dropped]) -> None:
+    async def _record_drops(self, drops: Sequence[Dropped]) -> None:
         """Record groups that will never be trained on."""
         self._progress.used_share = self.dispatcher.equal_groups.used_share
         if not drops:

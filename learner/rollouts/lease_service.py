@@ -4,8 +4,7 @@ A request without work to give is held for as long as the node is willing to wai
 answered the moment there is some, so no node polls.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -15,9 +14,7 @@ from echo2swarm.scheduling.leases.lease_book import LeaseState
 from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
-from learner.evaluation.live import LiveEvaluation
-from learner.rollouts.lease_desk import LeaseDesk
-from learner.scoring.verifier_gate import VerifierGate
+from learner.rollouts.work_kind import WorkKind, find_lease
 from learner.state.node import Node
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
@@ -42,34 +39,39 @@ log = structlog.get_logger()
 
 
 class LeaseService:
-    """Answers one call at a time; many at once."""
+    """Answers calls, many at once.
+
+    Args:
+        kinds: of work, in the order in which a node is offered them.
+        run_id: which run.
+        nodes: who takes part.
+        progress: of the run.
+        bell: rung when there may be work for somebody.
+        wait_of: returns why a node has to wait for its results to be scored; None if it has not.
+    """
 
     def __init__(
         self,
-        desk: LeaseDesk,
+        kinds: Sequence[WorkKind],
         *,
         run_id: str,
         nodes: NodeTable,
         progress: LearnerProgress,
         bell: ChangeEvent,
-        gate: VerifierGate,
         wait_of: Callable[[PeerId], str | None],
-        evaluation: LiveEvaluation | None = None,
     ) -> None:
-        self._gate = gate
         self._wait_of = wait_of
-        self._desk = desk
-        self._evaluation = evaluation
+        self._kinds = kinds
         self._run_id = run_id
         self._nodes = nodes
         self._progress = progress
         self._bell = bell
 
     async def answer_old(self, peer: PeerId, data: bytes) -> bytes:
-        """Return the reply to a call of a node that can't keep a version: it never evaluates."""
-        return await self.answer(peer, data, can_evaluate=False)
+        """Return the reply to a call of a node that can't keep a version."""
+        return await self.answer(peer, data, can_keep_version=False)
 
-    async def answer(self, peer: PeerId, data: bytes, *, can_evaluate: bool = True) -> bytes:
+    async def answer(self, peer: PeerId, data: bytes, *, can_keep_version: bool = True) -> bytes:
         """Return the reply to one call."""
         call: LeaseRequest | LeaseReturn = decode(data, LeaseCall, max_bytes=MAX_REQUEST_BYTES)
         if call.run_id != self._run_id:
@@ -81,14 +83,16 @@ class LeaseService:
         elif isinstance(call, LeaseReturn):
             reply = await self._take_back(peer, call)
         else:
-            reply = await self._give(peer, call, can_evaluate=can_evaluate)
+            reply = await self._give(peer, call, can_keep_version=can_keep_version)
         return encode(reply, max_bytes=MAX_REPLY_BYTES)
 
-    async def _give(self, peer: PeerId, request: LeaseRequest, *, can_evaluate: bool) -> LeaseReply:
+    async def _give(
+        self, peer: PeerId, request: LeaseRequest, *, can_keep_version: bool
+    ) -> LeaseReply:
         deadline_s = trio.current_time() + request.wait_s
         while True:
             ring = self._bell.next_ring
-            result = await self._try(peer, request, can_evaluate=can_evaluate)
+            result = await self._try(peer, request, can_keep_version=can_keep_version)
             if isinstance(result, Lease):
                 return self._reply(lease=result)
             with trio.move_on_at(deadline_s) as scope:
@@ -97,7 +101,7 @@ class LeaseService:
                 return self._reply(why=result.why)
 
     async def _try(
-        self, peer: PeerId, request: LeaseRequest, *, can_evaluate: bool
+        self, peer: PeerId, request: LeaseRequest, *, can_keep_version: bool
     ) -> Lease | NoWork:
         node = self._nodes.get(peer)
         if node is None or not self._nodes.is_session(peer, request.session_id):
@@ -113,14 +117,11 @@ class LeaseService:
             broadcast_s=node.slow_broadcast_s,
             usual_broadcast_s=node.usual_broadcast_s,
         )
-        if self._evaluation is not None and can_evaluate:
-            lease = await self._evaluation.grant(ask)
-            if lease is not None:
-                return lease
-            if self._evaluation.has_work(peer):
-                # Else its training would wait, and pass for slow.
-                return NoWork("it has work of an evaluation in hand")
-        return await self._grant(ask)
+        for kind in self._kinds:
+            reply = await kind.grant(ask, can_keep_version=can_keep_version)
+            if reply is not None:
+                return reply
+        return NoWork("there is no work now")
 
     def _why_not(self, node: Node) -> str:
         """Return why a node gets no work at all; empty if it may get some."""
@@ -130,35 +131,16 @@ class LeaseService:
             return node.why
         return self._wait_of(node.peer) or ""
 
-    async def _grant(self, ask: WorkRequest) -> Lease | NoWork:
-        """Lease work of training."""
-        if why := self._gate.why_not(trio.current_time()):
-            return NoWork(why)
-        if self._gate.is_closed:
-            # To see whether the verifier works again: one prompt is enough.
-            num_tried = min(ask.max_completions, self._desk.dispatcher.rules.group_size)
-            ask = replace(ask, max_completions=num_tried)
-        reply = await self._desk.grant(ask)
-        if isinstance(reply, Lease):
-            self._gate.granted(trio.current_time())
-            self._nodes.no_work(ask.peer, "")
-        elif reply.is_lasting and self._nodes.no_work(ask.peer, reply.why):
-            log.info("node.too_slow", peer=short(ask.peer), why=reply.why)
-        return reply
-
     async def _take_back(self, peer: PeerId, call: LeaseReturn) -> LeaseReply:
-        evaluated = self._evaluation.lease(call.lease_id) if self._evaluation else None
-        lease = evaluated or self._desk.dispatcher.leases.get(call.lease_id)
-        if lease is None:
+        found = find_lease(self._kinds, call.lease_id)
+        if found is None:
             return self._refused(Reason.UNKNOWN_LEASE, f"no lease {call.lease_id!r}")
+        kind, lease = found
         if lease.peer != peer:
             return self._refused(Reason.NOT_YOUR_LEASE, "this lease was granted to another node")
         if lease.state is LeaseState.ACTIVE:
             log.info("lease.returned", lease=lease.lease_id, peer=short(peer), why=call.why)
-            if self._evaluation is not None and evaluated is not None:
-                self._evaluation.give_back(evaluated)
-            else:
-                await self._desk.end([(lease, LeaseState.RETURNED)])
+            await kind.give_back(lease)
         return self._reply(why="taken back")
 
     def _refused(self, reason: Reason, why: str) -> LeaseReply:

@@ -6,105 +6,78 @@ update use it. Protocol ``/echo2/rollouts``.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
 
-from echo2swarm.scheduling.leases.group_table import SampleStatus
-from echo2swarm.scheduling.leases.groups import AcceptedRollout
-from echo2swarm.scheduling.leases.lease_book import LeaseRecord, SampleKey
+from echo2swarm.scheduling.leases.lease_book import LeaseRecord
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError
 from echo2swarm.system.throttle import Throttle
-from learner.evaluation.live import LiveEvaluation
 from learner.ledger.ledger import Ledger
-from learner.ledger.refusal import Refusal, refusal_of
+from learner.ledger.refusal import Refusal
 from learner.rollouts.checks import (
     ContentRules,
     SubmissionHead,
-    VersionFacts,
     check_content,
     check_lease,
-    check_membership,
-    check_status,
-    check_version,
     sample_key_of,
 )
-from learner.rollouts.lease_desk import LeaseDesk
-from learner.scoring.messages import CompletionToScore, Reward, ScoreFault, sha256_of_prompt
-from learner.scoring.ports import Scorer
-from learner.scoring.verifier_gate import VerifierGate
+from learner.rollouts.work_kind import (
+    MAX_DETAIL_CHARS,
+    Judging,
+    SubmittedRollout,
+    WorkKind,
+    find_lease,
+)
+from learner.scoring.messages import Reward, ScoreFault
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
 from protocols.codec import decode, encode
-from protocols.ids import PeerId, PolicyVersion, short
+from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.rollouts import (
     MAX_REPLY_BYTES,
     MAX_REQUEST_BYTES,
-    FinishReason,
     Rollout,
     RolloutSubmission,
     RolloutVerdict,
     SubmissionReply,
 )
 
-_MAX_DETAIL_CHARS: Final = 200
-_TOKEN_BYTES: Final = 4
 _IN_THREAD_BYTES: Final = 128 * 1024
 """Checking a larger submission would hold up the event loop."""
 
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class _Case:
-    """One submitted rollout on its way to a verdict."""
-
-    rollout: Rollout
-    key: SampleKey
-    refusal: Refusal | None = None
-    is_reserved: bool = False
-    accepted: AcceptedRollout | None = None
-
-    @property
-    def verdict(self) -> RolloutVerdict:
-        refusal = self.refusal
-        return RolloutVerdict(
-            group_id=self.rollout.group_id,
-            sample_index=self.rollout.sample_index,
-            refusal=refusal.reason if refusal else None,
-            detail=refusal.detail[:_MAX_DETAIL_CHARS] if refusal else "",
-        )
-
-
 class RolloutService:
-    """Judges submissions, many at once."""
+    """Judges submissions, many at once.
+
+    Args:
+        kinds: of work that there are leases of.
+        run_id: which run.
+        nodes: for what was refused.
+        ledger: for what was refused whole.
+        progress: of the run.
+        bell: rung when there may be work again.
+    """
 
     def __init__(
         self,
-        desk: LeaseDesk,
+        kinds: Sequence[WorkKind],
         *,
         run_id: str,
-        rules: ContentRules,
-        scorer: Scorer,
         nodes: NodeTable,
         ledger: Ledger,
         progress: LearnerProgress,
         bell: ChangeEvent,
-        gate: VerifierGate,
-        evaluation: LiveEvaluation | None = None,
     ) -> None:
-        self._gate = gate
-        self._desk = desk
-        self._evaluation = evaluation
+        self._kinds = kinds
         self._run_id = run_id
-        self._rules = rules
-        self._scorer = scorer
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
@@ -114,23 +87,20 @@ class RolloutService:
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one submission."""
         head = decode(data, SubmissionHead, max_bytes=MAX_REQUEST_BYTES)
-        evaluated = self._evaluation.lease(head.lease_id) if self._evaluation else None
-        refusal = self._check_whole(peer, head, evaluated)
-        if refusal is None:
+        found = find_lease(self._kinds, head.lease_id)
+        refusal = self._check_whole(peer, head, found[1] if found else None)
+        verdicts: tuple[RolloutVerdict, ...] = ()
+        if refusal is None and found is not None:
             submission = decode(data, RolloutSubmission, max_bytes=MAX_REQUEST_BYTES)
-            if self._evaluation is not None and evaluated is not None:
-                verdicts = await self._evaluation.judge(evaluated, submission)
-            else:
-                verdicts = await self._judge(peer, submission)
-        else:
-            verdicts = ()
+            verdicts = await self._judge(*found, submission.rollouts)
+        elif refusal is not None:
             self._tell_refused(peer, [refusal], lease=head.lease_id)
             if self._may_record(peer):
                 await self._ledger.refused(peer, [refusal], now_unix_s=time.time())
         reply = SubmissionReply(
             verdicts=verdicts,
             refusal=refusal.reason if refusal else None,
-            detail=refusal.detail[:_MAX_DETAIL_CHARS] if refusal else "",
+            detail=refusal.detail[:MAX_DETAIL_CHARS] if refusal else "",
             learner_step=self._progress.step,
         )
         return encode(reply, max_bytes=MAX_REPLY_BYTES)
@@ -143,141 +113,60 @@ class RolloutService:
         return is_proven or self._unproven.admit(trio.current_time()) is not None
 
     def _check_whole(
-        self, peer: PeerId, submission: SubmissionHead, evaluated: LeaseRecord | None
+        self, peer: PeerId, submission: SubmissionHead, lease: LeaseRecord | None
     ) -> Refusal | None:
         if submission.run_id != self._run_id:
             return Refusal(Reason.WRONG_RUN, f"this is run {self._run_id}")
         if not self._nodes.is_session(peer, submission.session_id):
             return Refusal(Reason.NOT_A_MEMBER, "no heartbeat of this session is known")
-        lease = evaluated or self._desk.dispatcher.leases.get(submission.lease_id)
         return check_lease(submission, peer, lease)
 
     async def _judge(
-        self, peer: PeerId, submission: RolloutSubmission
+        self, kind: WorkKind, lease: LeaseRecord, rollouts: Sequence[Rollout]
     ) -> tuple[RolloutVerdict, ...]:
-        lease = self._desk.dispatcher.leases.get(submission.lease_id)
-        assert lease is not None  # noqa: S101 - checked by the caller
-        cases = [_Case(rollout, sample_key_of(rollout)) for rollout in submission.rollouts]
+        judging: Judging[Any] = kind.judging(lease)
+        results = [SubmittedRollout[Any](rollout, sample_key_of(rollout)) for rollout in rollouts]
         try:
-            await self._check_all(cases, lease)
-            await self._score(cases, peer)
-            await self._ledger.judged(
-                lease_id=lease.lease_id,
-                peer=peer,
-                accepted=[(case.key, case.accepted) for case in cases if case.accepted],
-                refused=[case.refusal for case in cases if case.refusal],
-                now_unix_s=time.time(),
+            await _check_all(results, judging)
+            await self._score([result for result in results if result.is_reserved], judging, lease)
+            await judging.record(
+                [(r.key, r.accepted) for r in results if r.accepted is not None],
+                [r.refusal for r in results if r.refusal is not None],
             )
         except BaseException:
             # The node will not get an answer, and may submit again.
-            for case in cases:
-                if case.is_reserved:
-                    self._desk.dispatcher.cancel_judging(case.key)
+            for result in results:
+                if result.is_reserved:
+                    judging.cancel(result.key)
+            self._bell.ring()
             raise
-        await self._conclude(cases, lease)
-        return tuple(case.verdict for case in cases)
+        self._tell_judged(results, kind, judging, lease)
+        await judging.conclude(results)
+        return tuple(result.verdict for result in results)
 
-    async def _check_all(self, cases: Sequence[_Case], lease: LeaseRecord) -> None:
-        """Check claims, then content, and reserve what passes."""
-        for case in cases:
-            case.refusal = check_membership(case.rollout, lease) or self._check_claims(case, lease)
-        left = [case for case in cases if case.refusal is None]
-        num_bytes = sum(len(c.rollout.tokens) + len(c.rollout.logprobs) for c in left)
-        check = partial(_check_contents, left, self._rules)
-        if num_bytes > _IN_THREAD_BYTES:
-            await trio.to_thread.run_sync(check)
-        else:
-            check()
-        for case in left:
-            # Again: another copy may have come in between, or be in this same submission.
-            case.refusal = self._check_claims(case, lease) or case.refusal
-            if case.refusal is None:
-                self._desk.dispatcher.begin_judging(lease, case.key)
-                case.is_reserved = True
-
-    def _check_claims(self, case: _Case, lease: LeaseRecord) -> Refusal | None:
-        dispatcher = self._desk.dispatcher
-        facts = VersionFacts(
-            next_step=dispatcher.next_step,
-            max_staleness=dispatcher.rules.max_staleness,
-            published=dispatcher.published,
-        )
-        return check_status(dispatcher.status_for(lease, case.key)) or check_version(
-            case.rollout, lease, facts
-        )
-
-    async def _score(self, cases: Sequence[_Case], peer: PeerId) -> None:
-        reserved = [case for case in cases if case.is_reserved]
-        if not reserved:
+    async def _score(
+        self, results: Sequence[SubmittedRollout[Any]], judging: Judging[Any], lease: LeaseRecord
+    ) -> None:
+        if not results:
             return
-        asked = self._desk.dispatcher.prompt_tokens
-        completions = [
-            CompletionToScore(int(c.key[0]), c.rollout.tokens, sha256_of_prompt(asked(c.key[0])))
-            for c in reserved
-        ]
+        completions = [judging.to_score(result.rollout) for result in results]
         try:
-            rewards = await self._scorer.score(completions, owner=peer)
+            rewards = await judging.scorer.score(completions, owner=lease.peer)
         except ChildError as exc:
-            rewards = [Reward(None, "", str(exc), ScoreFault.FAILED)] * len(reserved)
-        self._tell_scored(rewards, peer)
-        for case, reward in zip(reserved, rewards, strict=True):
-            if reward.reward is None:
-                case.refusal = refusal_of(reward)
-                continue
-            case.accepted = AcceptedRollout(
-                tokens=case.rollout.tokens,
-                logprobs=case.rollout.logprobs,
-                version=PolicyVersion(case.rollout.oldest_version),
-                reward=reward.reward,
-                is_truncated=case.rollout.finish_reason is FinishReason.LENGTH,
-                peer=peer,
-                text=reward.text,
-            )
-
-    async def _conclude(self, cases: Sequence[_Case], lease: LeaseRecord) -> None:
-        """Let the verdicts take effect; all of it before the next checkpoint."""
-        dispatcher, now_s = self._desk.dispatcher, trio.current_time()
-        ends, drops = [], []
-        for case in cases:
-            if case.accepted is not None:
-                _, end, drop = dispatcher.accept(lease, case.key, case.accepted, now_s)
-                drops += [drop] if drop else []
-            elif case.key not in lease.samples:
-                continue
-            elif case.is_reserved or dispatcher.status_of(case.key) is SampleStatus.OPEN:
-                is_unscorable = case.refusal.reason is Reason.UNSCORABLE if case.refusal else False
-                drop, end = dispatcher.refuse(lease, case.key, now_s, is_unscorable=is_unscorable)
-                drops += [drop] if drop else []
+            judging.scored([Reward(None, "", str(exc), ScoreFault.FAILED)] * len(results))
+            for result in results:
+                result.refusal = Refusal(Reason.UNSCORABLE, str(exc))
+            return
+        self._note_costly(rewards, lease.peer)
+        judging.scored(rewards)
+        for result, reward in zip(results, rewards, strict=True):
+            found = judging.result_of(result.rollout, reward)
+            if isinstance(found, Refusal):
+                result.refusal = found
             else:
-                end = dispatcher.settle(lease, case.key, now_s)
-            ends += [end] if end else []
-            case.is_reserved = False
-        accepted = [case.accepted for case in cases if case.accepted is not None]
-        num_accepted = len(accepted)
-        num_tokens = sum(len(each.tokens) // _TOKEN_BYTES for each in accepted)
-        is_first = not self._nodes.is_proven(lease.peer)
-        self._nodes.accepted(lease.peer, num_accepted, now_s, num_tokens=num_tokens)
-        self._progress.accepted.add(num_accepted, now_s)
-        self._tell_refused(
-            lease.peer, [case.refusal for case in cases if case.refusal], lease=lease.lease_id
-        )
-        log.info(
-            "rollouts.judged",
-            lease=lease.lease_id,
-            peer=short(lease.peer),
-            num_accepted=num_accepted,
-            num_refused=len(cases) - num_accepted,
-            is_kept=num_accepted > 0,
-        )
-        self._bell.ring()
-        node = self._nodes.get(lease.peer)
-        if is_first and num_accepted and node is not None:
-            await self._ledger.joined(node.peer, node.advert, now_unix_s=time.time())
-        await self._desk.record_ends(ends)
-        await self._desk.record_drops(drops)
+                result.accepted = found
 
-    def _tell_scored(self, rewards: Sequence[Reward], peer: PeerId) -> None:
-        now_s = trio.current_time()
+    def _note_costly(self, rewards: Sequence[Reward], peer: PeerId) -> None:
         num_too_costly = sum(reward.fault is ScoreFault.TOO_COSTLY for reward in rewards)
         if num_too_costly:
             self._progress.num_too_costly += num_too_costly
@@ -288,20 +177,41 @@ class RolloutService:
                 num_so_far=self._progress.num_too_costly,
                 next="they count as wrong",
             )
-        for reward in rewards:
-            if reward.reward is not None and self._gate.scored(peer, now_s):
-                log.info("verifier.works", next="leases are granted again")
-                self._bell.ring()
-            is_failed = reward.reward is None and reward.fault is not ScoreFault.WAITING
-            if is_failed and self._gate.failed(peer, reward.error, now_s):
-                log.warning("verifier.failing", why=self._gate.report(now_s))
 
-    def _tell_refused(self, peer: PeerId, refusals: Sequence[Refusal], *, lease: str) -> None:
+    def _tell_judged(
+        self,
+        results: Sequence[SubmittedRollout[Any]],
+        kind: WorkKind,
+        judging: Judging[Any],
+        lease: LeaseRecord,
+    ) -> None:
+        refusals = [result.refusal for result in results if result.refusal is not None]
+        self._tell_refused(
+            lease.peer, refusals, lease=lease.lease_id, not_faults=judging.not_faults
+        )
+        log.info(
+            "rollouts.judged",
+            kind=kind.name,
+            lease=lease.lease_id,
+            peer=short(lease.peer),
+            num_accepted=len(results) - len(refusals),
+            num_refused=len(refusals),
+            is_kept=len(refusals) < len(results),
+        )
+
+    def _tell_refused(
+        self,
+        peer: PeerId,
+        refusals: Sequence[Refusal],
+        *,
+        lease: str,
+        not_faults: Collection[Reason] = (),
+    ) -> None:
         if self._progress.is_finished:
             return  # nobody's fault
         details = {refusal.reason: refusal.detail for refusal in refusals}
         for reason, count in Counter(refusal.reason for refusal in refusals).items():
-            is_fault = reason is not Reason.ALREADY_ANSWERED
+            is_fault = reason not in not_faults
             if is_fault:
                 self._nodes.refused(peer, reason, details[reason], count)
                 if self._nodes.get(peer) is not None:  # strangers must not spoil the figures
@@ -317,6 +227,25 @@ class RolloutService:
             )
 
 
-def _check_contents(cases: Sequence[_Case], rules: ContentRules) -> None:
-    for case in cases:
-        case.refusal = check_content(case.rollout, rules)
+async def _check_all(results: Sequence[SubmittedRollout[Any]], judging: Judging[Any]) -> None:
+    """Check claims, then content, and reserve what passes."""
+    for result in results:
+        result.refusal = judging.check(result.rollout)
+    left = [result for result in results if result.refusal is None]
+    num_bytes = sum(len(r.rollout.tokens) + len(r.rollout.logprobs) for r in left)
+    check = partial(_check_contents, left, judging.rules)
+    if num_bytes > _IN_THREAD_BYTES:
+        await trio.to_thread.run_sync(check)
+    else:
+        check()
+    for result in left:
+        # Again: another copy may have come in between, or be in this same submission.
+        result.refusal = judging.check(result.rollout) or result.refusal
+        if result.refusal is None:
+            judging.reserve(result.key)
+            result.is_reserved = True
+
+
+def _check_contents(results: Sequence[SubmittedRollout[Any]], rules: ContentRules) -> None:
+    for result in results:
+        result.refusal = check_content(result.rollout, rules)

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,9 @@ from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.system.files import write_atomically
 from echo2swarm.system.rates import LearnerPhase
 from echo2swarm.weights.transfer.traffic import Traffic
-from learner.evaluation.live import LiveEvaluation
 from learner.membership.activator import Activator
 from learner.membership.offers import speeds_of
+from learner.rollouts.work_kind import WorkKind
 from learner.scoring.verifier_gate import VerifierGate
 from learner.state.link_table import LinkTable
 from learner.state.node_admission import by_use
@@ -35,6 +35,7 @@ from protocols.status import (
     MAX_NODES,
     MAX_REQUEST_BYTES,
     EncodedStatus,
+    EvaluationStatus,
     Outlook,
     ReasonCount,
     StalenessCount,
@@ -68,10 +69,12 @@ class StatusService:
         watchdog: Watchdog,
         gate: VerifierGate,
         wait_of: Callable[[PeerId], str | None],
-        evaluation: LiveEvaluation | None = None,
+        kinds: Sequence[WorkKind],
+        evaluation: Callable[[], EvaluationStatus] | None = None,
     ) -> None:
         self._gate = gate
         self._wait_of = wait_of
+        self._kinds = kinds
         self._evaluation = evaluation
         self._activator = activator
         self._watchdog = watchdog
@@ -125,13 +128,9 @@ class StatusService:
             refusals.update(node.refusals)
         shown = by_use(nodes)[:MAX_NODES] if len(nodes) > MAX_NODES else nodes
         for node in sorted(shown, key=lambda node: node.joined_at_s):
-            leases = self._dispatcher.leases.of_peer(node.peer)
-            in_flight = sum(len(lease.unsettled) for lease in leases)
-            if self._evaluation is not None:
-                in_flight += self._evaluation.num_in_hand(node.peer)
             line = self._nodes.status(
                 node,
-                num_in_flight=in_flight,
+                num_in_flight=sum(kind.num_in_hand(node.peer) for kind in self._kinds),
                 link=self._links.status(node.peer, now_s),
                 now_s=now_s,
                 speed=speeds.get(node.peer),
@@ -173,7 +172,7 @@ class StatusService:
             expected_broadcast_s=self._expected_broadcast_s(),
             upload_bytes_per_s=self._links.own_upload_bytes_per_s,
             outlook=self._outlook_now(now_s),
-            evaluation=None if self._evaluation is None else self._evaluation.status(),
+            evaluation=None if self._evaluation is None else self._evaluation(),
         )
 
     def _outlook_now(self, now_s: float) -> Outlook:

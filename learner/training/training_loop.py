@@ -18,12 +18,12 @@ import structlog
 import trio
 
 from echo2swarm.scheduling.leases.batcher import TrainingBatch
-from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup, DropReason
+from echo2swarm.scheduling.leases.groups import AcceptedRollout, CompleteGroup
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import SwarmError
 from echo2swarm.system.rates import LearnerPhase
 from learner.ledger.ledger import Ledger
-from learner.rollouts.lease_desk import LeaseDesk
+from learner.rollouts.lease_desk import LeaseDesk, NextBatch
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress, p95_or_none
 from learner.trainer.messages import TrainGroup, TrainRollout, Updated
@@ -140,21 +140,9 @@ class TrainingLoop:
         """Return the next batch, as soon as there is one; None if asked to stop."""
         while not self._stopping:
             ring = self._bell.next_ring
-            formed = self._desk.dispatcher.form(trio.current_time())
-            dropped = [
-                self._desk.dispatcher.drop(group.group_id, DropReason.STALE)
-                for group in formed.stale
-            ]
-            if formed.batch is not None:
-                self._note_equal_groups(formed.batch)
-                self._desk.dispatcher.take(formed.batch.groups)
-                # From here on, what is leased is for the update after this one.
-                dropped += self._desk.dispatcher.advance(
-                    self._progress.step + 1, trio.current_time()
-                )
-            await self._desk.record_drops(dropped)
-            if formed.batch is not None:
-                self._bell.ring()
+            formed = await self._desk.form_batch(self._progress.step)
+            if formed is not None:
+                self._note_equal_groups(formed)
                 return formed.batch
             await ring.wait()
         return None
@@ -265,16 +253,14 @@ class TrainingLoop:
             "trainer": updated.metrics,
         }
 
-    def _note_equal_groups(self, batch: TrainingBatch) -> None:
-        """Count the groups without signal that others took the place of, before the next step."""
-        equal = self._desk.dispatcher.equal_groups
-        self._num_replaced = equal.num_replaced
-        if equal.num_replaced and equal.num_kept:
+    def _note_equal_groups(self, formed: NextBatch) -> None:
+        self._num_replaced = formed.num_replaced
+        if formed.num_replaced and formed.num_kept:
             log.warning(
                 "groups.kept_without_signal",
-                step=batch.step,
-                num_replaced=equal.num_replaced,
-                num_kept=equal.num_kept,
+                step=formed.batch.step,
+                num_replaced=formed.num_replaced,
+                num_kept=formed.num_kept,
                 why="rollouts.max_replaced is reached; is the task too easy or too hard?",
             )
 
