@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version as version_of_package
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -46,12 +45,9 @@ from node.owner.keeper import OwnerKeeper
 from node.preflight import local_at
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.worker import Worker
-from node.wiring import EngineEvents, NodeParts, OwnerActions, ReplyActions
+from node.wiring import EngineEvents, NodeParts, OwnerActions, QuietLink, ReplyActions
 from protocols.ids import PolicyVersion
 from protocols.lifecycle import Drained, PolicyApplied
-
-QUIET_S: Final = 2.0
-"""The link is measured when nothing was transferred for this long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,16 +320,12 @@ def _make_keeper(
 
 
 def _make_prober(context: NodeContext, exchange: Exchange, keeper: OwnerKeeper) -> Prober:
-    ticket, flow = context.config.ticket, exchange.links.flow
+    ticket = context.config.ticket
     return Prober(
         context.network,
         learner=ticket.learner_peer,
         run_id=ticket.run_id,
-        is_quiet=lambda: (
-            exchange.sync.held is not None
-            and not keeper.paused
-            and flow.idle_s(trio.current_time()) > QUIET_S
-        ),
+        quiet=QuietLink(exchange.sync, keeper, exchange.links.flow),
         may_i_send=exchange.upload.wait_for_owner,
     )
 

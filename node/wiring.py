@@ -1,6 +1,7 @@
 """How the parts of a node act on each other: engine events, heartbeats, owner actions."""
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 import trio
@@ -15,6 +16,7 @@ from node.membership.contact import LearnerContact
 from node.membership.lifecycle import LifecycleRunner
 from node.membership.link_reports import Flow, OwnCap
 from node.membership.neighbours import Neighbours
+from node.owner.keeper import OwnerKeeper
 from node.owner.remedies import remedy_for
 from node.owner.settings import OwnerSettings
 from node.rollouts.worker import Worker
@@ -22,6 +24,12 @@ from protocols.heartbeat import HeartbeatReply
 from protocols.ids import PolicyVersion
 from protocols.lifecycle import EngineDied as EngineDiedEvent
 from protocols.lifecycle import OwnerPaused, OwnerResumed
+
+QUIET_S: Final = 2.0
+"""The link is measured when nothing was transferred for this long."""
+
+MIN_WAIT_S: Final = 0.01
+"""Time is rounded: what is left of it may be too short to pass."""
 
 log = structlog.get_logger()
 
@@ -91,6 +99,41 @@ class ReplyActions:
         self._sync.hint(PolicyVersion(reply.newest_version))
         self._worker.step_heard(reply.learner_step)
         self._neighbours.named(reply.neighbours)
+
+
+class QuietLink:
+    """When a node holds a version and transfers nothing: :class:`node.membership.link_probe.Quiet`.
+
+    Args:
+        sync: what is held.
+        keeper: whether the owner has paused the node.
+        flow: when bytes moved last.
+    """
+
+    def __init__(self, sync: PolicySync, keeper: OwnerKeeper, flow: Flow) -> None:
+        self._sync = sync
+        self._keeper = keeper
+        self._flow = flow
+
+    @property
+    def is_now(self) -> bool:
+        """Whether it is so now."""
+        return self._sync.held is not None and not self._keeper.paused and self._left_s() <= 0
+
+    async def wait(self) -> None:
+        """Return when it is so."""
+        while True:
+            await self._sync.next_version(None)
+            ring = self._keeper.changes.next_ring
+            if self._keeper.paused:
+                await ring.wait()
+            elif (left_s := self._left_s()) > 0:
+                await trio.sleep(max(left_s, MIN_WAIT_S))
+            else:
+                return
+
+    def _left_s(self) -> float:
+        return QUIET_S - self._flow.idle_s(trio.current_time())
 
 
 class OwnerActions:

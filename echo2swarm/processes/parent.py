@@ -20,6 +20,7 @@ import msgspec
 import structlog
 import trio
 
+from echo2swarm.processes.exits import wait_exited
 from echo2swarm.processes.log_limit import limit_log
 from echo2swarm.processes.oom import num_oom_kills
 from echo2swarm.processes.wire import (
@@ -185,8 +186,7 @@ class Child:
             await self._take_answers()
             # The socket closes a moment before the exit status is there, which says more.
             with trio.move_on_after(_EXIT_STATUS_S):
-                while self._process.poll() is None:  # noqa: ASYNC110
-                    await trio.sleep(0.01)
+                await wait_exited(self._process)
         finally:
             if self._process.poll() is not None:
                 self._kill_group()
@@ -324,8 +324,6 @@ async def _end(process: "subprocess.Popen[bytes]") -> None:
         if act is not None:
             act()
         with trio.move_on_after(_TERM_GRACE_S):
-            # Polling: pidfds are not everywhere, and this is the last second of a process.
-            while process.poll() is None:  # noqa: ASYNC110
-                await trio.sleep(0.02)
+            await wait_exited(process)
             return
     process.wait()

@@ -101,13 +101,19 @@ async def _perform(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinte
     teller.tell(
         Text(f"  swarm status --watch --run {shlex.quote(str(swarm.run_dir))}", style="bold")
     )
+    is_mishap_due = trio.Event()
+
+    async def mishap() -> None:
+        await is_mishap_due.wait()
+        await _mishap(swarm, names[-1], ticket, settings, teller)
+
     if settings.kill_one_node:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_mishap, swarm, names[-1], ticket, settings, teller)
-            await _watch(swarm, settings, teller)
+            nursery.start_soon(mishap)
+            await _watch(swarm, settings, teller, is_mishap_due)
             nursery.cancel_scope.cancel()
     else:
-        await _watch(swarm, settings, teller)
+        await _watch(swarm, settings, teller, is_mishap_due)
 
 
 async def _prepare(swarm: LocalSwarm, model: str, teller: DemoPrinter) -> None:
@@ -140,8 +146,13 @@ def _name(index: int) -> str:
     return f"node-{index + 1}"
 
 
-async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter) -> None:
-    """Tell what happens until the learner has ended; then give the nodes time to leave."""
+async def _watch(
+    swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter, is_mishap_due: trio.Event
+) -> None:
+    """Tell what happens until the learner has ended; then give the nodes time to leave.
+
+    Sets ``is_mishap_due`` once a third of the steps is done.
+    """
     narrator = Narrator(
         num_steps=settings.num_steps, ascii_only=not teller.console.encoding.startswith("utf")
     )
@@ -151,6 +162,8 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter)
     while True:
         is_over = not swarm.learner.is_running
         status = swarm.status()
+        if status is not None and status.learner_step >= settings.num_steps // 3:
+            is_mishap_due.set()
         lines = [] if status is None else [*narrator.nodes(status), *narrator.version(status)]
         for record in steps.new_records():
             step = step_record_of(record)
@@ -178,11 +191,13 @@ async def _watch(swarm: LocalSwarm, settings: DemoSettings, teller: DemoPrinter)
 
 
 async def _mishap(
-    swarm: LocalSwarm, name: str, ticket: str, settings: DemoSettings, teller: DemoPrinter
+    swarm: LocalSwarm,
+    name: str,
+    ticket: str,
+    settings: DemoSettings,
+    teller: DemoPrinter,
 ) -> None:
     """Kill a node in mid-run, wait until it is missed, and start it again as itself."""
-    while (status := swarm.status()) is None or status.learner_step < settings.num_steps // 3:  # noqa: ASYNC110
-        await trio.sleep(_LOOK_S)
     victim = next(p for p in swarm.nodes if p.name == name)
     teller.tell(Text(f"kill -9 {victim.pid}: {name} is gone without a word", style="bold red"))
     victim.kill()

@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from echo2swarm.processes.exits import wait_pid_gone
 from echo2swarm.text.format import printable
 
 TAG_VARIABLE: Final = "ECHO2_STARTED_BY"
@@ -179,11 +180,10 @@ async def _wait_ended(processes: Sequence[SwarmProcess], *, timeout_s: float) ->
 
 async def _wait_untagged(tag: str, *, timeout_s: float) -> list[int]:
     """Return those that are still there after ``timeout_s``."""
-    deadline = trio.current_time() + timeout_s
-    # They aren't our children: there is nothing to wait for but their names in /proc.
-    while (pids := tagged_pids(tag)) and trio.current_time() < deadline:  # noqa: ASYNC110
-        await trio.sleep(0.1)
-    return pids
+    with trio.move_on_after(timeout_s):
+        while pids := tagged_pids(tag):
+            await wait_pid_gone(pids[0])
+    return tagged_pids(tag)
 
 
 def _kill(pid: int) -> None:

@@ -172,8 +172,32 @@ class NodeView:
         v = self._viewed
         self.look(now_s)
         download = self._download()
+        phase, words = phase_of(self._doing(download))
+        return NodeSnapshot(
+            run_id=v.run_id,
+            peer_id=v.network.peer,
+            name=v.name,
+            state_dir=str(v.state_dir),
+            pid=os.getpid(),
+            software=v.software,
+            uptime_s=now_s - self._started_s,
+            phase=phase,
+            doing=words,
+            state=v.life.state,
+            num_rollouts_in_hand=v.worker.num_rollouts_in_hand,
+            versions=self._versions(),
+            download=download,
+            learner=self._learner(now_s),
+            contribution=self._contribution(now_s),
+            link=self._link_line(),
+            engine=self._engine(),
+            owner=self._owner(now_s),
+        )
+
+    def _doing(self, download: DownloadLine | None) -> Doing:
+        v = self._viewed
         reply = v.membership.last_reply
-        doing = Doing(
+        return Doing(
             state=v.life.state,
             paused=v.owner.paused,
             is_engine_up=v.engine_news.is_up,
@@ -187,50 +211,41 @@ class NodeView:
             error=self._trouble(),
             why="" if reply is None else reply.why,
         )
-        phase, words = phase_of(doing)
-        held = v.sync.held
+
+    def _versions(self) -> VersionsLine:
+        v = self._viewed
+        held, reply = v.sync.held, v.membership.last_reply
         published, applied = v.sync.known_version, v.engine.applied_version
         is_known = published is not None and applied is not None
-        return NodeSnapshot(
-            run_id=v.run_id,
-            peer_id=v.network.peer,
-            name=v.name,
-            state_dir=str(v.state_dir),
-            pid=os.getpid(),
-            software=v.software,
-            uptime_s=now_s - self._started_s,
-            phase=phase,
-            doing=words,
-            state=v.life.state,
-            num_rollouts_in_hand=v.worker.num_rollouts_in_hand,
-            versions=VersionsLine(
-                published=v.sync.known_version,
-                held=None if held is None else held.version,
-                applied=v.engine.applied_version,
-                learner_step=0 if reply is None else reply.learner_step,
-                num_behind=max(0, (published or 0) - (applied or 0)) if is_known else None,
-                trouble=v.sync.trouble,
-            ),
-            download=download,
-            learner=self._learner(now_s),
-            contribution=self._contribution(now_s),
-            link=LinkLine(
-                up_bytes_per_s=self._link.up_bytes_per_s,
-                down_bytes_per_s=self._link.down_bytes_per_s,
-                sent_bytes=v.traffic.sent_bytes,
-                received_bytes=v.traffic.received_bytes,
-                up_cap_bytes_per_s=v.upload.bytes_per_s,
-                down_cap_bytes_per_s=v.download.bytes_per_s,
-                num_peers=len(v.network.connected_peers()),
-            ),
-            engine=self._engine(),
-            owner=OwnerLine(
-                paused=v.owner.paused,
-                until_unix_s=v.owner.until_unix_s(now_s),
-                settings=describe_settings(v.owner.settings),
-                disk_used_bytes=v.disk_used_bytes(),
-                disk_quota_bytes=v.owner.settings.disk_bytes,
-            ),
+        return VersionsLine(
+            published=published,
+            held=None if held is None else held.version,
+            applied=applied,
+            learner_step=0 if reply is None else reply.learner_step,
+            num_behind=max(0, (published or 0) - (applied or 0)) if is_known else None,
+            trouble=v.sync.trouble,
+        )
+
+    def _link_line(self) -> LinkLine:
+        v = self._viewed
+        return LinkLine(
+            up_bytes_per_s=self._link.up_bytes_per_s,
+            down_bytes_per_s=self._link.down_bytes_per_s,
+            sent_bytes=v.traffic.sent_bytes,
+            received_bytes=v.traffic.received_bytes,
+            up_cap_bytes_per_s=v.upload.bytes_per_s,
+            down_cap_bytes_per_s=v.download.bytes_per_s,
+            num_peers=len(v.network.connected_peers()),
+        )
+
+    def _owner(self, now_s: float) -> OwnerLine:
+        v = self._viewed
+        return OwnerLine(
+            paused=v.owner.paused,
+            until_unix_s=v.owner.until_unix_s(now_s),
+            settings=describe_settings(v.owner.settings),
+            disk_used_bytes=v.disk_used_bytes(),
+            disk_quota_bytes=v.owner.settings.disk_bytes,
         )
 
     def _download(self) -> DownloadLine | None:

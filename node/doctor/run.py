@@ -25,7 +25,7 @@ from echo2swarm.system.identity import Identity
 from echo2swarm.weights.announce import ask_for_manifest
 from node.membership.advert import SelfAdvert
 from node.membership.heartbeats import HeartbeatClient, NodeReport
-from node.membership.link_probe import Prober
+from node.membership.link_probe import probe_link
 from protocols import manifest as manifest_protocol
 from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import NodeState
@@ -150,9 +150,6 @@ async def _manifest(network: Network, ticket: Ticket) -> PolicyManifest | None:
 async def _measure_link(
     network: Network, identity: Identity, ticket: Ticket
 ) -> tuple[float | None, float | None, str]:
-    prober = Prober(
-        network, learner=ticket.learner_peer, run_id=ticket.run_id, is_quiet=lambda: True
-    )
     state = NodeState.PAUSED
     membership = _member(network, identity, ticket, lambda: state)
     problem = "the learner does not take this machine as a member"
@@ -165,7 +162,9 @@ async def _measure_link(
             while membership.has_learner:
                 problem = "it took too long"
                 try:
-                    outcome = await prober.probe()
+                    outcome = await probe_link(
+                        network, learner=ticket.learner_peer, run_id=ticket.run_id
+                    )
                 except (NetworkError, RemoteProtocolError) as exc:
                     problem = str(exc)
                     break

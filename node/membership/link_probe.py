@@ -1,7 +1,6 @@
 """Asks the learner to measure our link, once, when the first version is here and all is quiet."""
 
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -17,7 +16,6 @@ from protocols.probe import ProbeGo, ProbeRefused, ProbeRequest, ProbeResult
 
 START_S: Final = 5.0
 """After the first version: the engine loads it, and others still fetch theirs."""
-LOOK_S: Final = 1.0
 PROBE_S: Final = 20.0
 """The whole of it; the learner allows no more either."""
 RETRY_S: Final = 60.0
@@ -27,6 +25,19 @@ MAX_FAILURES: Final = 3
 log = structlog.get_logger()
 
 
+class Quiet(Protocol):
+    """When the link may be measured without harm to other transfers, nor by them."""
+
+    @property
+    def is_now(self) -> bool:
+        """Whether it may be now."""
+        ...
+
+    async def wait(self) -> None:
+        """Return when it may be."""
+        ...
+
+
 class Prober:
     """Has our link measured; whatever comes of it, nothing else depends on it.
 
@@ -34,7 +45,7 @@ class Prober:
         network: ours.
         learner: whom to ask.
         run_id: which run.
-        is_quiet: whether we hold a version and transfer nothing.
+        quiet: when we hold a version and transfer nothing.
         may_i_send: the cap of the contributor, if there is one.
     """
 
@@ -44,26 +55,31 @@ class Prober:
         *,
         learner: PeerId,
         run_id: str,
-        is_quiet: Callable[[], bool],
+        quiet: Quiet,
         may_i_send: MayISend | None = None,
     ) -> None:
         self._network = network
         self._learner = learner
         self._run_id = run_id
-        self._is_quiet = is_quiet
+        self._quiet = quiet
         self._may_i_send = may_i_send
 
     async def run(self) -> None:
         """Return when the link was measured, or could not be."""
         num_failures, wait_s = 0, START_S
         while num_failures < MAX_FAILURES:
-            await self._until_quiet()
+            await self._quiet.wait()
             await trio.sleep(wait_s)
-            if not self._is_quiet():
+            if not self._quiet.is_now:
                 continue
             try:
                 with trio.fail_after(PROBE_S):
-                    outcome = await self.probe()
+                    outcome = await probe_link(
+                        self._network,
+                        learner=self._learner,
+                        run_id=self._run_id,
+                        may_i_send=self._may_i_send,
+                    )
             except (NetworkError, RemoteProtocolError, trio.TooSlowError) as exc:
                 num_failures, wait_s = num_failures + 1, RETRY_S
                 log.info("link.not_measured", error=str(exc) or "it took too long")
@@ -78,30 +94,28 @@ class Prober:
             wait_s = max(outcome.retry_after_s, MIN_WAIT_S)
             log.debug("probe.refused", reason=outcome.reason.value, retry_s=wait_s)
 
-    async def _until_quiet(self) -> None:
-        """Wait for a moment without transfers; there is no event for their absence."""
-        while not self._is_quiet():  # noqa: ASYNC110
-            await trio.sleep(LOOK_S)
 
-    async def probe(self) -> ProbeResult | ProbeRefused:
-        """Have it measured once.
+async def probe_link(
+    network: Network, *, learner: PeerId, run_id: str, may_i_send: MayISend | None = None
+) -> ProbeResult | ProbeRefused:
+    """Have our link measured once.
 
-        Raises:
-            NetworkError: the learner is gone.
-            RemoteProtocolError: it does not keep to the protocol.
-        """
-        async with self._network.open_stream(
-            self._learner, probe.PROTOCOL_ID, max_frame_bytes=probe.MAX_FRAME_BYTES, bulk=True
-        ) as stream:
-            await say(stream, ProbeRequest(self._run_id))
-            answer = await hear(stream)
-            if isinstance(answer, ProbeRefused):
-                return answer
-            if not isinstance(answer, ProbeGo):
-                raise RemoteProtocolError(f"{type(answer).__name__} instead of ProbeGo")
-            await send_blocks(stream, may_i_send=self._may_i_send)
-            await receive_blocks(stream)
-            result = await hear(stream)
-            if not isinstance(result, ProbeResult):
-                raise RemoteProtocolError(f"{type(result).__name__} instead of ProbeResult")
-            return result
+    Raises:
+        NetworkError: the learner is gone.
+        RemoteProtocolError: it does not keep to the protocol.
+    """
+    async with network.open_stream(
+        learner, probe.PROTOCOL_ID, max_frame_bytes=probe.MAX_FRAME_BYTES, bulk=True
+    ) as stream:
+        await say(stream, ProbeRequest(run_id))
+        answer = await hear(stream)
+        if isinstance(answer, ProbeRefused):
+            return answer
+        if not isinstance(answer, ProbeGo):
+            raise RemoteProtocolError(f"{type(answer).__name__} instead of ProbeGo")
+        await send_blocks(stream, may_i_send=may_i_send)
+        await receive_blocks(stream)
+        result = await hear(stream)
+        if not isinstance(result, ProbeResult):
+            raise RemoteProtocolError(f"{type(result).__name__} instead of ProbeResult")
+        return result

@@ -90,6 +90,8 @@ class OwnerKeeper:
         self._gpu_busy = ""
         self._decision: Decision = RunAction()
         self._bell = ChangeEvent()
+        self.changes = ChangeEvent()
+        """Rung when the node was paused, or works again."""
         self._io = trio.CapacityLimiter(1)
 
     @property
@@ -225,6 +227,7 @@ class OwnerKeeper:
         before, self._decision = self._decision, decision
         if type(before) is type(decision):
             return
+        self.changes.ring()
         match decision:
             case RunAction():
                 log.info("node.resumed")

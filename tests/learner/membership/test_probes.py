@@ -1,7 +1,7 @@
 """A node asks to be measured, and the learner measures it: both real, on the in-memory network."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ from echo2swarm.system.errors import NetworkError
 from echo2swarm.weights.overlay.link_probe import MayISend, hear, say
 from echo2swarm.weights.transfer.rate_limit import UploadBudget
 from learner.membership.probes import AGAIN_S, BUSY_S, PROBE_S, ProbeService
-from node.membership.link_probe import MAX_FAILURES, RETRY_S, START_S, Prober
+from node.membership.link_probe import MAX_FAILURES, RETRY_S, START_S, Prober, Quiet
 from protocols import probe
 from protocols.ids import PeerId
 from protocols.probe import ProbeBlock, ProbeGo, ProbeRefused, ProbeRequest, ProbeResult
@@ -58,18 +58,37 @@ async def open_node(world: World, number: int = 2) -> AsyncIterator[Network]:
         yield network
 
 
+class QuietFrom:
+    """Quiet from some moment on."""
+
+    def __init__(self, *, is_now: bool) -> None:
+        self._begun = trio.Event()
+        if is_now:
+            self._begun.set()
+
+    def begin(self) -> None:
+        self._begun.set()
+
+    @property
+    def is_now(self) -> bool:
+        return self._begun.is_set()
+
+    async def wait(self) -> None:
+        await self._begun.wait()
+
+
 def prober(
     world: World,
     network: Network,
     *,
-    is_quiet: Callable[[], bool] = lambda: True,
+    quiet: Quiet | None = None,
     may_i_send: MayISend | None = None,
 ) -> Prober:
     return Prober(
         network,
         learner=world.network.peer,
         run_id=RUN,
-        is_quiet=is_quiet,
+        quiet=quiet or QuietFrom(is_now=True),
         may_i_send=may_i_send,
     )
 
@@ -96,12 +115,12 @@ async def test_a_node_is_measured_once_in_both_directions(autojump_clock: MockCl
 
 async def test_it_waits_until_nothing_is_transferred(autojump_clock: MockClock) -> None:
     async with open_world() as world, open_node(world) as network:
-        is_quiet = False
+        quiet = QuietFrom(is_now=False)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(prober(world, network, is_quiet=lambda: is_quiet).run)
+            nursery.start_soon(prober(world, network, quiet=quiet).run)
             await trio.sleep(1000)
             assert world.measured == []
-            is_quiet = True
+            quiet.begin()
 
     assert len(world.measured) == 1
 
