@@ -110,14 +110,19 @@ class ConnectionSeats:
 
     def _remove(self, candidates: Iterable[ConnectionSeat], why: Why) -> ConnectionSeat:
         """Choose from ``candidates``, which are in the order in which they came."""
-        chosen = list(candidates)
-        subnets = Counter(seat.subnet for seat in chosen)
-        hosts = Counter(seat.host for seat in chosen)
-        peers = Counter(seat.peer for seat in chosen)
-        victim = max(chosen, key=lambda s: (subnets[s.subnet], hosts[s.host], peers[s.peer]))
+        victim = holding_most(candidates)
         del self._seats[victim]
         victim.why_removed = why
         return victim
+
+
+def holding_most(seats: Iterable[ConnectionSeat]) -> ConnectionSeat:
+    """Return the first seat of whoever has most, by network, by address and by identity."""
+    chosen = list(seats)
+    subnets = Counter(seat.subnet for seat in chosen)
+    hosts = Counter(seat.host for seat in chosen)
+    peers = Counter(seat.peer for seat in chosen)
+    return max(chosen, key=lambda s: (subnets[s.subnet], hosts[s.host], peers[s.peer]))
 
 
 def _network_of(address: str, *, v4_bits: int, v6_bits: int) -> str:

@@ -18,7 +18,9 @@ import structlog
 import trio
 
 from echo2swarm.network.addresses import merge_addresses
+from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
 from echo2swarm.network.admission.dial_policy import DialPolicy
+from echo2swarm.network.admission.proven import IsProven
 from echo2swarm.network.bulk import tls
 from echo2swarm.network.bulk.dial import DIAL_S, Caller, dial, place_of
 from echo2swarm.network.bulk.routes import BulkRoute, Routes
@@ -49,7 +51,8 @@ HANDSHAKE_S: Final = 5.0
 ANSWER_S: Final = 5.0
 CALL_BACK_S: Final = 2 * DIAL_S
 MAX_STREAMS: Final = 512
-"""As many as one protocol has at work and on their way: who may stay is decided there."""
+"""As many as one protocol has at work and on their way. Of more, one of whoever holds most, by
+network, by address and by identity, is closed; peers with accepted work keep some of theirs."""
 MAX_STREAMS_PER_PEER: Final = 32
 MAX_THREADS: Final = 4
 MAX_PORTS: Final = 2
@@ -90,6 +93,7 @@ class BulkChannel:
         where: knows where peers are.
         host_of: knows from where they are connected.
         policy: decides what is dialled.
+        is_proven: names the peers that keep some of their streams when there are too many.
         addresses: our own; empty if nobody can dial us.
         services: what is served here, by protocol; looked up at each stream.
         nursery: runs the handlers of streams for which we dialled.
@@ -102,6 +106,7 @@ class BulkChannel:
         where: Where,
         host_of: HostOf,
         policy: DialPolicy,
+        is_proven: IsProven,
         addresses: Sequence[str],
         services: dict[str, Service],
         nursery: trio.Nursery,
@@ -120,7 +125,8 @@ class BulkChannel:
         self._threads = trio.CapacityLimiter(MAX_THREADS)
         self._tickets: TokenBook[_Serve | _HandOver] = TokenBook()
         self._routes = Routes(is_dialable=bool(addresses))
-        self._streams: dict[TlsStream, PeerId] = {}
+        self._seats = ConnectionSeats(MAX_STREAMS, is_protected=is_proven)
+        self._streams: dict[TlsStream, ConnectionSeat] = {}
         self._throttle = Throttle()
 
     # Opening.
@@ -281,11 +287,8 @@ class BulkChannel:
         return DialInvitation(self._entrance(token))
 
     def _is_full(self, peer: PeerId) -> bool:
-        counts = Counter(self._streams.values())
-        return (
-            counts.total() >= MAX_STREAMS
-            or counts[peer] + self._tickets.num_of(peer) >= MAX_STREAMS_PER_PEER
-        )
+        num_open = sum(seat.peer == peer for seat in self._streams.values())
+        return num_open + self._tickets.num_of(peer) >= MAX_STREAMS_PER_PEER
 
     # Accepting.
 
@@ -338,11 +341,17 @@ class BulkChannel:
             await stream.finish(is_done=is_done)
 
     def _add(self, connection: TlsSocket, peer: PeerId, max_frame_bytes: int) -> TlsStream:
-        stream = TlsStream(
-            connection, peer, max_frame_bytes, on_closed=lambda: self._streams.pop(stream, None)
-        )
-        self._streams[stream] = peer
+        stream = TlsStream(connection, peer, max_frame_bytes, on_closed=lambda: self._leave(stream))
+        seat = ConnectionSeat(connection.address, is_dialled=False, peer=peer)
+        self._streams[stream] = seat
+        if (victim := self._seats.take(seat)) is not None:
+            self._warn(f"closed a stream: {victim.why_removed}")
+            next(each for each, its in self._streams.items() if its is victim).reset()
         return stream
+
+    def _leave(self, stream: TlsStream) -> None:
+        if (seat := self._streams.pop(stream, None)) is not None:
+            self._seats.leave(seat)
 
     def _warn(self, why: str) -> None:
         num_held_back = self._throttle.admit(trio.current_time())
@@ -353,7 +362,7 @@ class BulkChannel:
 
     def disconnect(self, peer: PeerId) -> None:
         """Break all bulk streams to ``peer``."""
-        for stream in [s for s, other in self._streams.items() if other == peer]:
+        for stream in [s for s, seat in self._streams.items() if seat.peer == peer]:
             stream.reset()
 
     def cut(self) -> None:

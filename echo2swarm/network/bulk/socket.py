@@ -121,6 +121,8 @@ class TlsSocket:
         """
         raw = socket.socket(fileno=stream.socket.detach())
         try:
+            self.address: str = raw.getpeername()[0]
+            """The IP address of the other end."""
             _tune(raw)
             self.ssl = context.wrap_socket(
                 raw, server_side=is_accepting, do_handshake_on_connect=False

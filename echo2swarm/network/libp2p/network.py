@@ -252,6 +252,7 @@ class Libp2pNetwork:
                 where=self._peers.good_addresses,
                 host_of=self._peers.host_of,
                 policy=gate.policy,
+                is_proven=self.is_proven,
                 addresses=addresses,
                 services=self._services,
                 nursery=nursery,

@@ -12,8 +12,7 @@ there is one port to open for both.
 
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -26,15 +25,13 @@ from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
+from echo2swarm.network.admission.undecided import Undecided
 from echo2swarm.network.libp2p.gate import Gate, resolve
 from echo2swarm.network.libp2p.holepunch_tcp import share_port
 from echo2swarm.network.libp2p.socket import OwnedStream
 from echo2swarm.system.errors import NetworkError, UsageError
 from protocols.bulk import FIRST_BYTE
 
-MAX_UNDECIDED: Final = 256
-"""Connections that have not shown yet what they are; of more, the oldest are closed."""
-DECIDE_S: Final = 5.0
 _ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - dialling, not listening
 
 Admit = Callable[[trio.SocketStream], Awaitable[Callable[[], Awaitable[None]] | None]]
@@ -106,30 +103,6 @@ def _explain(exc: OSError, address: str, port: int) -> str:
             return f"can't listen on {address}: {exc.strerror or exc}"
 
 
-class _Undecided:
-    """Connections of which nobody knows yet what they are: bounded in number and in time.
-
-    An honest one says it within a round trip; so room is made by closing the oldest.
-    """
-
-    def __init__(self) -> None:
-        self._scopes: dict[trio.CancelScope, None] = {}
-
-    @contextmanager
-    def scope(self) -> Iterator[trio.CancelScope]:
-        """Yield the scope in which a connection has to say what it is."""
-        if len(self._scopes) >= MAX_UNDECIDED:
-            oldest = next(iter(self._scopes))
-            del self._scopes[oldest]
-            oldest.cancel()
-        with trio.move_on_after(DECIDE_S) as scope:
-            self._scopes[scope] = None
-            try:
-                yield scope
-            finally:
-                self._scopes.pop(scope, None)
-
-
 class _Listener(IListener):  # type: ignore[misc]  # untyped library
     """Serves one bound port in a nursery of ours."""
 
@@ -139,7 +112,7 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
         ports: dict[str, BoundPort],
         nursery: trio.Nursery,
         admit: Admit | None,
-        undecided: _Undecided,
+        undecided: Undecided,
     ) -> None:
         self._handler = handler
         self._ports = ports
@@ -161,7 +134,11 @@ class _Listener(IListener):  # type: ignore[misc]  # untyped library
     async def _accept(self, stream: trio.SocketStream) -> None:
         """Serve a connection; it is closed when this returns."""
         go_on: Callable[[], Awaitable[None]] | None = None
-        with self._undecided.scope():
+        try:
+            address = stream.socket.getpeername()[0]
+        except OSError:
+            return  # It is gone already.
+        with self._undecided.scope(address):
             first = await _first_byte(stream)
             if first == FIRST_BYTE and self._admit is not None:
                 go_on = await self._admit(stream)
@@ -232,7 +209,7 @@ class OwnedTcp(TCP):  # type: ignore[misc]  # untyped library
         self._ports = {str(port.maddr): port for port in ports}
         self._nursery = nursery
         self._admit = admit
-        self._undecided = _Undecided()
+        self._undecided = Undecided()
 
     async def dial(self, maddr: Multiaddr) -> IRawConnection:
         """Connect, if the policy lets us; every dial of libp2p's comes here.

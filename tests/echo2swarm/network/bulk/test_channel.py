@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.lowlevel
 
+from echo2swarm.network.admission import undecided
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
 from echo2swarm.network.bulk import channel, tls
 from echo2swarm.network.bulk.dial import Caller, TcpAddress, dial, place_of
 from echo2swarm.network.bulk.stream import TlsStream
-from echo2swarm.network.libp2p import tcp
 from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.system.errors import NetworkError
@@ -313,11 +313,11 @@ silent = pytest.mark.parametrize("first", [b"", CLIENT_HELLO], ids=["nothing", "
 async def test_of_a_crowd_of_silent_connections_the_oldest_make_room(
     first: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp, "DECIDE_S", 60.0)
+    monkeypatch.setattr(undecided, "DECIDE_S", 60.0)
     monkeypatch.setattr(channel, "HANDSHAKE_S", 60.0)
     async with pair() as (a, b), AsyncExitStack() as stack:
         crowd = []
-        for _ in range(tcp.MAX_UNDECIDED + 50):
+        for _ in range(undecided.MAX_UNDECIDED + 50):
             stream = await trio.open_tcp_stream("127.0.0.1", port_of(b))
             crowd.append(await stack.enter_async_context(stream))
             await stream.send_all(first)
@@ -337,6 +337,32 @@ async def test_who_does_not_say_what_it_wants_is_closed_in_time(first: bytes) ->
 async def test_a_silent_holder_of_a_token_is_let_go() -> None:
     async with pair() as (_, b), tls_to(b) as stream:
         assert await is_closed(stream)
+
+
+async def test_of_too_many_bulk_streams_one_of_whoever_holds_most_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(channel, "MAX_STREAMS", 4)
+    async with (
+        pair() as (greedy, server),
+        open_network(identity_of(3), [LOOPBACK]) as newcomer,
+        AsyncExitStack() as stack,
+    ):
+        await newcomer.connect(info_of(server))
+        held = []
+        for _ in range(4):
+            stream = await stack.enter_async_context(
+                greedy.open_stream(server.peer, ECHO, max_frame_bytes=LIMIT, bulk=True)
+            )
+            await stream.send(b"mine")
+            assert await stream.receive() == b"mine"
+            held.append(stream)
+
+        assert await carrier(newcomer, server) is TlsStream
+        with trio.fail_after(60), pytest.raises(NetworkError):
+            await held[0].receive()
+        await held[3].send(b"still here")
+        assert await held[3].receive() == b"still here"
 
 
 # Behaviour of one connection.
