@@ -25,10 +25,10 @@ from libp2p.transport.exceptions import OpenConnectionError
 from libp2p.transport.tcp.tcp import TCP
 from multiaddr import Multiaddr
 
-from echo2swarm.network.admission.undecided import Undecided
 from echo2swarm.network.libp2p.gate import Gate, resolve
 from echo2swarm.network.libp2p.holepunch_tcp import share_port
 from echo2swarm.network.libp2p.socket import OwnedStream
+from echo2swarm.network.libp2p.undecided import Undecided
 from echo2swarm.system.errors import NetworkError, UsageError
 from protocols.bulk import FIRST_BYTE
 

@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.lowlevel
 
-from echo2swarm.network.admission import undecided
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
 from echo2swarm.network.bulk import channel, tls
 from echo2swarm.network.bulk.dial import Caller, TcpAddress, dial, place_of
 from echo2swarm.network.bulk.stream import TlsStream
+from echo2swarm.network.libp2p import undecided
 from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.system.errors import NetworkError

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import trio
 from trio.testing import MockClock
 
-from echo2swarm.network.admission.undecided import Undecided
+from echo2swarm.network.libp2p.undecided import Undecided
 
 MAX_WAITING = 16
 
