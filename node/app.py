@@ -23,7 +23,7 @@ from echo2swarm.system.allocator import keep_heap_small
 from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.text.format import format_bytes
 from echo2swarm.weights.store.library import open_library
-from node.assembly import Node, assemble, open_context
+from node.assembly import AssembledNode, assemble, open_context
 from node.config import NodeConfig
 from node.control.commands_server import ControlHandler
 from node.control.registry import registered
@@ -136,7 +136,7 @@ async def run_node(
     return context.life.is_run_finished
 
 
-async def _run(node: Node, stop: trio.Event, line: StatusLine | None) -> None:
+async def _run(node: AssembledNode, stop: trio.Event, line: StatusLine | None) -> None:
     """Run all services of a node until it has left."""
     config, life = node.context.config, node.context.life
     log.info(
@@ -155,7 +155,7 @@ async def _run(node: Node, stop: trio.Event, line: StatusLine | None) -> None:
         nursery.cancel_scope.cancel()
 
 
-def _log_departure(node: Node) -> None:
+def _log_departure(node: AssembledNode) -> None:
     is_finished, tally = node.context.life.is_run_finished, node.worker.tally
     traffic = node.exchange.traffic
     log.info(

@@ -2,7 +2,7 @@
 
     NodeContext      who the node is, its lifecycle, its contact with the learner
       Exchange       what moves weights: the sync, the budgets, the neighbours
-        Node         the worker, the heartbeats, the owner's keeper, the status
+        AssembledNode  the worker, the heartbeats, the owner's keeper, the status
 
 Nothing runs here: :func:`node.app.run_node` does that.
 """
@@ -149,7 +149,7 @@ def make_exchange(context: NodeContext, library: VersionLibrary) -> Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class AssembledNode:
     """The parts of one node, connected."""
 
     context: NodeContext
@@ -184,7 +184,7 @@ def assemble(
     *,
     monitor: GpuMonitor | None,
     stop: Callable[[], None],
-) -> Node:
+) -> AssembledNode:
     """Make and connect the parts of a node; chunks are served from now on.
 
     Args:
@@ -210,7 +210,7 @@ def assemble(
     disk = DiskMeter(context.folder / "weights")
     viewed = _viewed(context, exchange, engine)
     context.life.attach(NodeParts(context.contact, worker))
-    return Node(
+    return AssembledNode(
         context=context,
         exchange=exchange,
         worker=worker,

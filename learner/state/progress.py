@@ -70,8 +70,10 @@ class LearnerProgress:
 
     def __post_init__(self) -> None:
         """Begin to measure."""
-        for name in ("accepted", "refused", "dropped", "trained_tokens"):
-            setattr(self, name, WindowSum(WINDOW_S, started_s=self.started_s))
+        self.accepted = WindowSum(WINDOW_S, started_s=self.started_s)
+        self.refused = WindowSum(WINDOW_S, started_s=self.started_s)
+        self.dropped = WindowSum(WINDOW_S, started_s=self.started_s)
+        self.trained_tokens = WindowSum(WINDOW_S, started_s=self.started_s)
 
     @property
     def rollouts_per_step(self) -> int:

@@ -1,9 +1,10 @@
 """What a node asks of the learner beside heartbeats: work, taking it back, and verdicts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from echo2swarm.network.base import Network, call
+from echo2swarm.scheduling.workload import LeasePart
 from node.engine.messages import Completion
 from protocols import leases, rollouts
 from protocols.codec import decode, encode
@@ -117,3 +118,10 @@ def in_submissions(
         size_bytes += num_bytes
     if batch:
         yield tuple(batch)
+
+
+def completions_of(part: LeasePart, completions: Iterable[Completion]) -> list[Completion]:
+    """Return the completions of a part, one per sample, in its order."""
+    made = {(each.group_id, each.sample_index): each for each in completions}
+    wanted = [(group.group_id, sample.index) for group in part.groups for sample in group.samples]
+    return [made[key] for key in wanted if key in made]

@@ -8,7 +8,7 @@ itself;
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NoReturn, assert_never
 
@@ -25,19 +25,19 @@ from echo2swarm.scheduling.workload import (
     Forget,
     GiveBack,
     LeaseDone,
-    LeasePart,
     SampleParts,
     Workload,
 )
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.errors import ChildError, StoreError
 from node.engine.base import EngineDownError, EngineLostError, PolicyFiles, RolloutEngine
-from node.engine.messages import Completion
 from node.rollouts.calibration import Calibration
+from node.rollouts.drain import Drain
 from node.rollouts.engine_speed import EngineSpeed
-from node.rollouts.learner_client import LearnerClient, in_submissions, rollout_of
+from node.rollouts.learner_client import LearnerClient, completions_of, in_submissions, rollout_of
 from node.rollouts.lease_requests import LeaseRequester
 from node.rollouts.ports import Policies
+from node.rollouts.progress_log import log_progress
 from node.rollouts.submitter import Submission, Submitter
 from node.rollouts.tally import RefusalTally
 from protocols.ids import PolicyVersion
@@ -47,13 +47,6 @@ log = structlog.get_logger()
 
 PIN_RETRY_S: Final = 0.2
 MAX_RETRY_S: Final = 20.0
-LEARNER_SILENT_S: Final = 6.0
-"""A learner that does not answer for so long will not take what is drained."""
-DRAIN_S: Final = 30.0
-"""Work begun may take this long to finish when the node is asked to stop."""
-FLUSH_S: Final = 10.0
-"""And what was finished may take this long to be submitted."""
-SUMMARY_S: Final = 10.0
 RETRY_REFUSED_S: Final = 60.0
 """After this time a version that could not be applied is tried again, then after twice that, ..."""
 MAX_RETRY_REFUSED_S: Final = 1800.0
@@ -94,7 +87,6 @@ class Worker:
         rng: random.Random,
     ) -> None:
         self._on_calibrated = on_calibrated
-        self._is_learner_silent = is_learner_silent
         self._is_resting = False
         self._speed = EngineSpeed()
         self._applying: PolicyVersion | None = None
@@ -102,7 +94,6 @@ class Worker:
         self._engine = engine
         self._policies = policies
         self._on_applied = on_applied
-        self._on_drained = on_drained
         self._on_doubt = on_doubt
         self._rng = rng
         self._calibration = Calibration(engine, max_batch=max_batch)
@@ -118,7 +109,6 @@ class Worker:
         self._bell = ChangeEvent()
         self._wanted = ChangeEvent()
         self._tally = RefusalTally()
-        self._drain_wanted = trio.Event()
         self._has_refused = trio.Event()
         self._retry_refused_s = RETRY_REFUSED_S
         self._outbox, self._unsent = trio.open_memory_channel[Submission](MAX_UNSENT)
@@ -133,6 +123,14 @@ class Worker:
             on_doubt=on_doubt,
             wanted=self._wanted,
             rng=rng,
+        )
+        self._drain = Drain(
+            self._work,
+            self._bell,
+            self._keeper,
+            on_ended=self._ended,
+            on_drained=on_drained,
+            is_learner_silent=is_learner_silent,
         )
 
     @property
@@ -191,7 +189,7 @@ class Worker:
         """Ask for no more, finish what is begun, give back the rest."""
         self.stop_taking_work()
         self._ended(self._work.hand_back("this node is leaving", only_not_begun=True))
-        self._drain_wanted.set()
+        self._drain.begin()
 
     def step_heard(self, step: int) -> None:
         """Take in the learner's step."""
@@ -220,9 +218,9 @@ class Worker:
             nursery.start_soon(self._keep_engine_busy)
             nursery.start_soon(submitter.run, self._unsent)
             nursery.start_soon(self._watch_versions)
-            nursery.start_soon(self._drain_when_wanted)
+            nursery.start_soon(self._drain.run)
             nursery.start_soon(self._try_refused_again)
-            nursery.start_soon(self._summarise)
+            nursery.start_soon(log_progress, self._tally, self._engine)
 
     def _ended(self, endings: Sequence[Ending]) -> None:
         for ending in endings:
@@ -388,7 +386,7 @@ class Worker:
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)
         for part in job.parts:
-            made = _of_part(part, generated.completions)
+            made = completions_of(part, generated.completions)
             if len(made) != part.num_completions:
                 why = f"the engine made {len(made)} of {part.num_completions} completions"
                 self._ended(self._work.not_sampled(part.lease_id, why))
@@ -397,60 +395,3 @@ class Worker:
                     await self._outbox.send(
                         Submission(lease_id=part.lease_id, rollouts=rollouts, generated_in_s=took_s)
                     )
-
-    # Ending.
-
-    async def _drain_when_wanted(self) -> None:
-        await self._drain_wanted.wait()
-        log.info("work.draining", num_rollouts=self._work.num_rollouts, at_most_s=DRAIN_S)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._give_up_on_silent_learner, nursery.cancel_scope)
-            await self._drain()
-            nursery.cancel_scope.cancel()
-        self._on_drained()
-
-    async def _give_up_on_silent_learner(self, scope: trio.CancelScope) -> None:
-        while True:
-            await trio.sleep(LEARNER_SILENT_S)
-            if self._is_learner_silent():
-                log.warning(
-                    "work.dropped",
-                    num_rollouts=self._work.num_rollouts,
-                    why="the learner does not answer; it will lease this work to others",
-                )
-                scope.cancel()
-
-    async def _drain(self) -> None:
-        with trio.move_on_after(DRAIN_S):
-            await self._until_nothing_is_in_hand()
-        self._ended(self._work.hand_back("this node is leaving, and could not finish in time"))
-        with trio.move_on_after(FLUSH_S):
-            await self._until_nothing_is_in_hand()
-            await self._keeper.until_all_given_back()
-
-    async def _until_nothing_is_in_hand(self) -> None:
-        while self._work.num_leases:
-            await self._bell.next_ring.wait()
-
-    async def _summarise(self) -> NoReturn:
-        last = (0, 0)
-        while True:
-            await trio.sleep(SUMMARY_S)
-            now = (self._tally.num_accepted, self._tally.num_refused)
-            if now != last:
-                log.info(
-                    "work.so_far",
-                    accepted=now[0],
-                    refused=now[1],
-                    per_s=round((now[0] - last[0]) / SUMMARY_S, 2),
-                    version=self._engine.applied_version,
-                    **({"reasons": self._tally.refused} if now[1] else {}),
-                )
-            last = now
-
-
-def _of_part(part: LeasePart, completions: Iterable[Completion]) -> list[Completion]:
-    """Return the completions of a part, one per sample, in its order."""
-    made = {(each.group_id, each.sample_index): each for each in completions}
-    wanted = [(group.group_id, sample.index) for group in part.groups for sample in group.samples]
-    return [made[key] for key in wanted if key in made]

@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from echo2swarm.network.base import PeerInfo
 from echo2swarm.scheduling.workload import MAX_LEASES
-from node.rollouts.worker import DRAIN_S, KEEP_S, RETRY_REFUSED_S
+from node.rollouts.drain import DRAIN_S
+from node.rollouts.worker import KEEP_S, RETRY_REFUSED_S
 from protocols.heartbeat import Directive, NodeState
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed
