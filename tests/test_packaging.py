@@ -2,7 +2,10 @@
 
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 import zipfile
 from importlib.metadata import EntryPoint, distribution
 from pathlib import Path
@@ -17,15 +20,19 @@ HEAVY = frozenset({"torch", "transformers", "vllm", "libp2p", "numpy", "matplotl
 """What ``--help`` must not wait for."""
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
-    folder = tmp_path_factory.mktemp("dist")
+def build(target: str, folder: Path) -> None:
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    folder = tmp_path_factory.mktemp("dist")
+    build("wheel", folder)
     (path,) = folder.glob("*.whl")
     return zipfile.Path(path)
 
@@ -49,8 +56,69 @@ def test_the_wheel_holds_every_module_of_the_packages(wheel: zipfile.Path) -> No
     assert in_wheel == in_checkout
 
 
+def test_what_only_tests_and_benchmarks_use_is_not_in_the_wheel(wheel: zipfile.Path) -> None:
+    parts = {part for name in wheel.root.namelist() for part in Path(name).parts}
+
+    assert not parts & {"tests", "benchmarks", "examples", "docs", "fakes", "mesh_simulation.py"}
+
+
 def test_the_wheel_holds_the_licence(wheel: zipfile.Path) -> None:
     assert any(name.endswith("licenses/LICENSE") for name in wheel.root.namelist())
+
+
+def test_the_sdist_holds_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+    build("sdist", tmp_path)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {name.partition("/")[2] for name in tar.getnames()}
+
+    in_checkout = {
+        path.relative_to(ROOT).as_posix()
+        for name in (*PACKAGES, "tests")
+        for path in (ROOT / name).rglob("*.py")
+    }
+    assert in_checkout <= names
+    assert {"pyproject.toml", "constraints.txt", "LICENSE", "docs/changelog.md"} <= names
+
+
+@pytest.mark.processes
+def test_an_installed_wheel_has_three_commands_that_answer(
+    wheel: zipfile.Path, tmp_path: Path
+) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+    subprocess.run([*pip, "--no-index", wheel.root.filename], check=True, cwd=tmp_path)
+    # What the wheel depends on is already here; the checkout itself must not be found.
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        is_checkout = "echo2swarm" in path.name or path.suffix == ".pth"
+        if not is_checkout and not (site / path.name).exists():
+            (site / path.name).symlink_to(path)
+    told = {
+        command: subprocess.run(
+            [tmp_path / "env" / "bin" / words[0], *words[1:]],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        ).stdout
+        for command in ("echo2-node --version", "echo2-learner init -", "swarm --help")
+        for words in (command.split(),)
+    }
+    where = subprocess.run(
+        [python, "-c", "import learner, node; print(learner.__file__, node.__file__)"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    ).stdout.split()
+
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert version in told["echo2-node --version"]
+    assert "[task]" in told["echo2-learner init -"]
+    assert "status" in told["swarm --help"]
+    assert all(Path(path).is_relative_to(tmp_path) for path in where)
 
 
 def entry_points() -> list[EntryPoint]:
