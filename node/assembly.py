@@ -253,6 +253,7 @@ def _make_worker(context: NodeContext, exchange: Exchange, engine: LocalEngine) 
         on_drained=lambda: life.happened(Drained()),
         on_doubt=contact.announce,
         on_calibrated=contact.announce,
+        on_trouble=contact.announce,
         is_learner_silent=lambda: contact.is_failing,
         rng=context.rng,
     )
@@ -283,6 +284,7 @@ def _make_heartbeats(
             worker=worker,
             traffic=exchange.traffic,
             links=exchange.links,
+            engine_news=context.engine_state,
         ),
         take_faults=exchange.sync.take_reports,
         on_event=context.life.happened,

@@ -8,8 +8,9 @@ from typing import Final
 from echo2swarm.scheduling.nodes.broadcast_times import BroadcastTimes
 from echo2swarm.scheduling.selection.speed import Presence, SpeedMeter
 from echo2swarm.system.rates import WindowSum
+from learner.state.sampling_record import SamplingRecord
 from protocols.advert import NodeAdvert
-from protocols.heartbeat import Directive, NodeState
+from protocols.heartbeat import Directive, NodeState, Trouble
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 
@@ -65,6 +66,13 @@ class Node:
     num_engine_restarts: int = 0
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
+    sampling: SamplingRecord = field(default_factory=SamplingRecord)
+    """What recomputing its rollouts tells of how they were sampled."""
+    distrust: str = ""
+    """Why nothing of it is wanted, until the time below."""
+    distrusted_until_s: float = -inf
+    trouble: Trouble | None = None
+    """What it says keeps it from working."""
     superseded: dict[str, int] = field(default_factory=dict)
     """Earlier sessions, and how often they were heard of since a later one began."""
     twin_at_s: float | None = None
@@ -74,6 +82,15 @@ class Node:
     def full_why(self) -> str:
         """What it is told of its directive, and of the work it gets."""
         return f"{self.why}; {self.no_work_why}" if self.no_work_why else self.why
+
+    def is_distrusted(self, now_s: float) -> bool:
+        """Whether nothing of it is wanted now."""
+        return now_s < self.distrusted_until_s
+
+    @property
+    def distrusted_why(self) -> str:
+        """What it is told meanwhile."""
+        return f"standby: {Reason.NOT_SAMPLED}: {self.distrust}"
 
     @property
     def is_visitor(self) -> bool:
@@ -142,3 +159,5 @@ class NodeChange:
     """Set if it is another than before."""
     broadcast_s: float | None = None
     """From publish to applied, if this is the first heartbeat that shows it."""
+    is_new_trouble: bool = False
+    """It says that something keeps it from working, and did not say so before."""

@@ -14,13 +14,16 @@ from learner.ledger.resume import NodeTotals
 from learner.state.link_table import LinkStatus
 from learner.state.node import Node, NodeChange
 from learner.state.node_admission import NoRoomError, idle, who_gives_way
+from learner.trainer.messages import SampledBy
 from protocols.advert import NodeAdvert
-from protocols.heartbeat import Heartbeat, NodeState, PeerReport
+from protocols.heartbeat import Directive, Heartbeat, NodeState, PeerReport
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, ReasonCount
 
 WINDOW_S: Final = 300.0
+DISTRUST_S: Final = 3600.0
+"""So long nothing is wanted of a node whose rollouts turned out not to be sampled."""
 _MAX_REPORTED: Final = 1000
 """Of one report: nobody fills another's record at one stroke."""
 _SMOOTHING: Final = 0.3
@@ -143,6 +146,9 @@ class NodeTable:
         node.payload_bytes_sent = beat.payload_bytes_sent
         node.payload_bytes_received = beat.payload_bytes_received
         node.calibrated_tokens_per_s = beat.calibrated_tokens_per_s
+        kind_before = node.trouble and node.trouble.kind
+        is_new_trouble = beat.trouble is not None and beat.trouble.kind is not kind_before
+        node.trouble = beat.trouble
         if beat.state is NodeState.LEFT:
             node.lost(now_s)
         elif node.is_lost:
@@ -161,6 +167,7 @@ class NodeTable:
             state_before=state_before,
             applied_version=beat.applied_version if has_new_version else None,
             broadcast_s=broadcast_s,
+            is_new_trouble=is_new_trouble,
         )
 
     def forget_visitor(self, peer: PeerId) -> bool:
@@ -224,6 +231,28 @@ class NodeTable:
         """Count rollouts that went into an update."""
         if (node := self._nodes.get(peer)) is not None:
             node.num_trained += count
+
+    def sampled(self, peer: PeerId, found: SampledBy, now_s: float) -> str:
+        """Note what an update tells of how a node's rollouts were sampled.
+
+        Returns:
+            why nothing of it is wanted from now on, for a while; empty if that is no news.
+        """
+        node = self._nodes.get(peer)
+        if node is None:
+            return ""
+        node.sampling.add(found)
+        if node.is_distrusted(now_s):
+            return ""
+        why = node.sampling.why_not_sampled(other.sampling for other in self._nodes.values())
+        if why:
+            node.sampling.forgive()
+            node.distrust, node.distrusted_until_s = why, now_s + DISTRUST_S
+            node.refusals[Reason.NOT_SAMPLED] += found.num_rollouts
+            node.last_refusal = f"{Reason.NOT_SAMPLED}: {why}"
+            node.direct(Directive.STANDBY, node.distrusted_why, now_s)
+            self.epoch += 1
+        return why
 
     def lease_took(self, peer: PeerId, took_s: float) -> None:
         """Note how long a finished lease took."""
@@ -295,6 +324,8 @@ class NodeTable:
             speed_std=speed.std if speed else 0.0,
             num_speed_samples=speed.num_samples if speed else 0,
             is_speed_prior=speed.is_prior if speed else False,
+            trouble=node.trouble,
+            num_left_out=node.sampling.num_left_out,
         )
 
     def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> NodeChange:

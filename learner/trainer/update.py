@@ -18,12 +18,13 @@ from learner.config import TrainerConfig
 from learner.config.objective import objective_of
 from learner.trainer.batch import PackedBatch
 from learner.trainer.gradient import add_gradient, note_logprobs
+from learner.trainer.messages import SampledBy
 from learner.trainer.optimizer import Stepped, apply_gradients
 from learner.trainer.policy import Policy
 from learner.trainer.prefix_packing import MicroBatch, PackedSample, make_micro_batches
 from learner.trainer.rank_batches import spread_over_ranks
 from learner.trainer.token_metrics import metrics_by_staleness, token_metrics
-from learner.trainer.tokens import Tokens, drift_by_peer
+from learner.trainer.tokens import Tokens, drift_by_peer, sampled_by
 
 OnProgress = Callable[[str, float, float], None]
 Rounds = list[list[MicroBatch]]
@@ -38,6 +39,7 @@ class UpdateResult:
     """By the names of ``docs/metrics.md``."""
     drift_by_peer: dict[str, dict[str, float]]
     by_staleness: dict[int, dict[str, float]]
+    sampled_by: dict[str, SampledBy]
 
 
 def optimize(
@@ -108,6 +110,7 @@ def optimize(
         metrics,
         drift_by_peer(batch, trained),
         metrics_by_staleness(trained, staleness_S, objective),
+        sampled_by(batch, tokens, trained, objective),
     )
 
 

@@ -30,6 +30,7 @@ from learner.trainer.messages import TrainGroup, TrainRollout, Updated
 from learner.training.cut_off import CutOffs, warn_of_cut_offs
 from learner.training.ports import CheckpointSaver, Trainer
 from learner.training.wait_for_disk import when_there_is_room
+from protocols.ids import PeerId, short
 
 log = structlog.get_logger()
 
@@ -170,6 +171,7 @@ class TrainingLoop:
         self._progress.trained_tokens.add(num_tokens, trio.current_time())
         for rollout in _rollouts(batch):
             self._nodes.trained(rollout.peer, 1)
+        await self._judge_sampling(updated)
         log.info(
             "training.done",
             step=updated.step,
@@ -180,6 +182,16 @@ class TrainingLoop:
             num_ready=len(self._desk.dispatcher.ready),
         )
         return updated, train_s
+
+    async def _judge_sampling(self, updated: Updated) -> None:
+        """Turn away the nodes whose rollouts turn out not to be sampled from the policy."""
+        for name, found in updated.sampled_by.items():
+            peer = PeerId(name)
+            if why := self._nodes.sampled(peer, found, trio.current_time()):
+                log.warning("node.not_sampled", peer=short(peer), why=why)
+                # What it has in hand is for others.
+                await self._desk.end_sessions(peer, except_session=None)
+                self._bell.ring()
 
     async def _finish_step(self, metrics: dict[str, Any]) -> None:
         step, rules = self._progress.step, self._desk.dispatcher.rules
@@ -249,6 +261,11 @@ class TrainingLoop:
             "num_groups_replaced": self._num_replaced,
             "num_nodes": len(self._nodes.present),
             "drift_by_peer": updated.drift_by_peer,
+            "left_out_by_peer": {
+                peer: found.num_left_out
+                for peer, found in updated.sampled_by.items()
+                if found.num_left_out
+            },
             "by_staleness": {str(lag): of_it for lag, of_it in updated.by_staleness.items()},
             "trainer": updated.metrics,
         }

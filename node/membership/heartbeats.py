@@ -31,6 +31,7 @@ from protocols.heartbeat import (
     LinkReport,
     NodeState,
     PeerReport,
+    Trouble,
 )
 from protocols.ids import PeerId, PolicyVersion, short
 from protocols.lifecycle import Activate, Deactivate, Event, LearnerFound, LearnerLost, RunFinished
@@ -56,6 +57,7 @@ class NodeReport:
     receiving_s: float = 0.0
     links: tuple[LinkReport, ...] = ()
     calibrated_tokens_per_s: float | None = None
+    trouble: Trouble | None = None
 
 
 class HeartbeatClient:
@@ -210,6 +212,7 @@ class HeartbeatClient:
             reports=told,
             links=report.links,
             calibrated_tokens_per_s=report.calibrated_tokens_per_s,
+            trouble=report.trouble,
         )
         data = await call(
             self._network,

@@ -2,11 +2,14 @@
 
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
+from node.control.snapshot import EngineState
 from node.engine.base import RolloutEngine
 from node.membership.heartbeats import NodeReport
 from node.membership.lifecycle import LifecycleRunner
 from node.membership.link_reports import LinkReporter
+from node.membership.trouble import trouble_of
 from node.rollouts.worker import Worker
+from protocols.heartbeat import TroubleKind
 
 
 def report_of(
@@ -17,6 +20,7 @@ def report_of(
     worker: Worker,
     traffic: Traffic,
     links: LinkReporter,
+    engine_news: EngineState,
 ) -> NodeReport:
     """Return what there is to report now."""
     held = sync.held
@@ -31,4 +35,11 @@ def report_of(
         receiving_s=links.flow.receiving_s,
         links=links.reports(),
         calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
+        trouble=trouble_of(
+            {
+                **worker.errors,
+                TroubleKind.ENGINE: "" if engine_news.is_up else engine_news.last_death,
+                TroubleKind.FETCH: sync.trouble,
+            }
+        ),
     )

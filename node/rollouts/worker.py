@@ -8,7 +8,7 @@ itself;
 """
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn, assert_never
 
@@ -40,6 +40,7 @@ from node.rollouts.ports import Policies
 from node.rollouts.progress_log import log_progress
 from node.rollouts.submitter import Submission, Submitter
 from node.rollouts.tally import RefusalTally
+from protocols.heartbeat import TroubleKind
 from protocols.ids import PolicyVersion
 from protocols.packed import num_packed
 
@@ -69,6 +70,7 @@ class Worker:
         on_doubt: the learner may not know us; it should get a heartbeat.
         on_calibrated: the engine was timed; the learner should hear of it.
         is_learner_silent: whether the learner did not answer the last call.
+        on_trouble: the engine failed; the learner should hear of it.
         rng: for jitter.
     """
 
@@ -84,12 +86,15 @@ class Worker:
         on_doubt: Callable[[], None],
         on_calibrated: Callable[[], None],
         is_learner_silent: Callable[[], bool] = lambda: False,
+        on_trouble: Callable[[], None] = lambda: None,
         rng: random.Random,
     ) -> None:
         self._on_calibrated = on_calibrated
+        self._on_trouble = on_trouble
         self._is_resting = False
         self._speed = EngineSpeed()
         self._applying: PolicyVersion | None = None
+        self._errors: dict[TroubleKind, str] = {}
         self._calls = calls
         self._engine = engine
         self._policies = policies
@@ -152,6 +157,11 @@ class Worker:
     def applying(self) -> PolicyVersion | None:
         """The version that the engine is loading now."""
         return self._applying
+
+    @property
+    def errors(self) -> Mapping[TroubleKind, str]:
+        """What the engine can't do, and did not do since, with its words."""
+        return self._errors
 
     @property
     def speed(self) -> EngineSpeed:
@@ -282,6 +292,7 @@ class Worker:
             await ring.wait()
         except ChildError as exc:
             self._rest_s = self._backoff.next_s()
+            self._on_trouble()
             log.error("engine.refused", error=str(exc), retry_in_s=round(self._rest_s, 1))
         self._bell.ring()
 
@@ -328,16 +339,17 @@ class Worker:
             log.warning("policy.gone", version=version, error=str(exc))
             await trio.sleep(PIN_RETRY_S)
             return
-        except EngineLostError:
+        except EngineLostError as exc:
             if self._work.died_applying(version):
-                self._refused(version, "going on with an older version")
+                self._refused(version, "going on with an older version", str(exc))
             raise
         except EngineDownError:
             raise
-        except ChildError:
+        except ChildError as exc:
             self._work.refuse_version(version)
-            self._refused(version, "waiting for a newer version")
+            self._refused(version, "waiting for a newer version", str(exc))
             raise
+        self._errors.pop(TroubleKind.APPLY, None)
         self._work.applied(version)
         if version == max(self._policies.versions, default=version):
             self._retry_refused_s = RETRY_REFUSED_S
@@ -345,7 +357,8 @@ class Worker:
         self._on_applied(version)
         self._bell.ring()
 
-    def _refused(self, version: PolicyVersion, what_next: str) -> None:
+    def _refused(self, version: PolicyVersion, what_next: str, error: str) -> None:
+        self._errors[TroubleKind.APPLY] = f"version {version}: {error}"
         self._has_refused.set()
         log.error(
             "policy.refused",
@@ -379,9 +392,12 @@ class Worker:
         except ChildError as exc:
             for part in job.parts:
                 self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
+            if not isinstance(exc, EngineDownError):
+                self._errors[TroubleKind.SAMPLE] = str(exc)
             raise
         finally:
             self._speed.ended(num_wanted, num_tokens, trio.current_time())
+        self._errors.pop(TroubleKind.SAMPLE, None)
         self._backoff.reset()
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)

@@ -13,6 +13,7 @@ from echo2swarm.network.base import PeerInfo
 from node.engine.base import RolloutEngine
 from node.membership.heartbeats import HeartbeatClient, NodeReport
 from node.membership.lifecycle import LifecycleRunner
+from node.membership.trouble import trouble_of
 from node.rollouts.learner_client import LearnerClient
 from node.rollouts.worker import Worker
 from protocols.heartbeat import PeerReport
@@ -100,6 +101,7 @@ async def open_bench(
                     payload_bytes_sent=0,
                     payload_bytes_received=0,
                     calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
+                    trouble=trouble_of(worker.errors),
                 )
 
             def on_applied(version: PolicyVersion) -> None:
@@ -128,6 +130,7 @@ async def open_bench(
                 on_doubt=membership.announce,
                 on_calibrated=membership.announce,
                 is_learner_silent=lambda: membership.is_failing,
+                on_trouble=membership.announce,
                 rng=random.Random(0),
             )
             life.attach(_Parts(membership, worker))
