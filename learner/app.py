@@ -44,10 +44,11 @@ from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
 from learner.evaluation.held_out import num_excluded
-from learner.learner import Learner, LearnerParts
+from learner.learner import Learner
 from learner.ledger.ledger import open_ledger
 from learner.ledger.resume import LeftOver
 from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
+from learner.parts import LearnerParts
 from learner.run.inputs import hold_to_inputs
 from learner.run.model_folder import prepare_model
 from learner.run.model_limits import check_prompts_fit, longest_question

@@ -18,12 +18,11 @@ import trio
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.lease_book import LeaseEnded, LeaseRecord, LeaseState
-from echo2swarm.scheduling.leases.lease_rules import NoWork, WorkRequest
+from echo2swarm.scheduling.leases.lease_rules import WorkRequest
 from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.system.jsonl import JsonLines
 from learner.config import EvalConfig
 from learner.evaluation.evaluators import Evaluators
-from learner.evaluation.judging import EvaluationJudging
 from learner.evaluation.metrics import EvaluationMetrics
 from learner.evaluation.opening import open_evaluation
 from learner.evaluation.point import point_of
@@ -31,7 +30,6 @@ from learner.evaluation.round import EvaluationRound, HeldOutRequest, RoundPlan
 from learner.evaluation.schedule import EvaluationSchedule
 from learner.ledger.evaluations import Outcome
 from learner.ledger.ledger import Ledger
-from learner.rollouts.checks import ContentRules
 from learner.rollouts.lease_desk import tell_ended
 from learner.scoring.messages import Prompt
 from learner.scoring.ports import HeldOut
@@ -57,14 +55,13 @@ class _Now:
 
 
 class LiveEvaluation:
-    """The evaluations of one run: a :class:`~learner.rollouts.work_kind.WorkKind`.
+    """The evaluations of one run.
 
     Args:
         table: the configuration.
         plan: what is made of each prompt.
         schedule: which versions are due.
         held_out: the prompts, and what scores them.
-        rules: what completions must be like.
         dispatcher: for the versions published.
         nodes: who takes part.
         ledger: where all of it is recorded.
@@ -80,7 +77,6 @@ class LiveEvaluation:
         schedule: EvaluationSchedule,
         *,
         held_out: HeldOut,
-        rules: ContentRules,
         dispatcher: Dispatcher,
         nodes: NodeTable,
         ledger: Ledger,
@@ -92,7 +88,6 @@ class LiveEvaluation:
         self._plan = plan
         self._schedule = schedule
         self._held_out = held_out
-        self._rules = rules
         self._dispatcher = dispatcher
         self._nodes = nodes
         self._ledger = ledger
@@ -115,11 +110,6 @@ class LiveEvaluation:
     # Looking.
 
     @property
-    def name(self) -> str:
-        """The kind of work, for logs."""
-        return "evaluation"
-
-    @property
     def prompt_tokens(self) -> frozenset[bytes]:
         """The held-out prompts, packed: never to be trained on."""
         return frozenset(prompt.tokens for prompt in self._prompts)
@@ -128,6 +118,11 @@ class LiveEvaluation:
     def running(self) -> EvaluationRound | None:
         """The evaluation that goes on."""
         return self._now.round if self._now else None
+
+    @property
+    def rounds(self) -> list[EvaluationRound]:
+        """The evaluation that goes on, and the one before: results of it may still come."""
+        return [found for found in (self.running, self._last) if found is not None]
 
     def status(self) -> EvaluationStatus:
         """Return what ``swarm status`` shows."""
@@ -139,34 +134,14 @@ class LiveEvaluation:
             num_wanted=0 if running is None else running.num_wanted,
         )
 
-    def lease(self, lease_id: str) -> LeaseRecord | None:
-        """Return a lease of an evaluation, active or ended not long ago."""
-        for found in (self.running, self._last):
-            if found is not None and (lease := found.leases.get(lease_id)) is not None:
-                return lease
-        return None
-
     def has_work(self, peer: PeerId) -> bool:
         """Whether a node has a lease of an evaluation in hand."""
         return self.running is not None and self.running.leases.num_of_peer(peer) > 0
 
-    def num_in_hand(self, peer: PeerId) -> int:
-        """Return how many samples a node has in hand."""
-        return 0 if self.running is None else self.running.leases.num_unsettled_of(peer)
-
     # Nodes.
 
-    async def grant(self, ask: WorkRequest, *, can_keep_version: bool) -> Lease | NoWork | None:
+    async def grant(self, ask: WorkRequest) -> Lease | None:
         """Lease held-out prompts to a node that can keep its version; None if it may train."""
-        if not can_keep_version:
-            return None
-        lease = await self._grant(ask)
-        if lease is None and self.has_work(ask.peer):
-            # Else its training would wait, and pass for slow.
-            return NoWork("it has work of an evaluation in hand")
-        return lease
-
-    async def _grant(self, ask: WorkRequest) -> Lease | None:
         self._evaluators.add(ask.peer)
         version = ask.applied_version
         if self._now is None and self._may_begin(version):
@@ -189,7 +164,7 @@ class LiveEvaluation:
             await self._ledger.evaluations.granted(version, record, now_unix_s=time.time())
         except BaseException:
             # Nobody will ever hear of this lease.
-            self._end([(record, LeaseState.RETURNED)])
+            self.end_leases([(record, LeaseState.RETURNED)])
             raise
         log.info(
             "evaluation.leased",
@@ -200,41 +175,20 @@ class LiveEvaluation:
         )
         return lease
 
-    async def give_back(self, lease: LeaseRecord) -> None:
-        """Take a lease back from its node."""
-        self._end([(lease, LeaseState.RETURNED)])
-
-    async def end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
-        """End the leases of a node that is gone, or that came back as another process."""
-        if self.running is not None:
-            self._end(
-                [
-                    (lease, LeaseState.NODE_LOST)
-                    for lease in self.running.leases.of_peer(peer)
-                    if lease.session_id != except_session
-                ]
-            )
-
-    async def node_is_back(self, peer: PeerId, session_id: str) -> None:
-        """Do nothing: what the node had is leased to others, and may still come from it."""
-
-    def judging(self, lease: LeaseRecord) -> EvaluationJudging:
-        """Return what judges a submission for a lease of an evaluation."""
+    def end_leases(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
+        """End active leases; what they lack is leased to others."""
         found = self.running
-        if found is None or found.leases.get(lease.lease_id) is not lease:
-            found = self._last
-        assert found is not None  # noqa: S101 - it has the lease
-        return EvaluationJudging(
-            round=found,
-            lease=lease,
-            rules=self._rules,
-            scorer=self._held_out.scorer,
-            ledger=self._ledger,
-            on_judged=self._note_judged,
-        )
+        ends = [
+            found.end_lease(lease, state, trio.current_time())
+            for lease, state in leases
+            if found is not None
+            and lease.state is LeaseState.ACTIVE
+            and found.leases.get(lease.lease_id) is lease
+        ]
+        self._tell_ended(ends)
 
-    def _note_judged(self, num_accepted: int, ends: Sequence[LeaseEnded]) -> None:
-        self._progress.num_evaluated += num_accepted
+    def judged(self, ends: Sequence[LeaseEnded]) -> None:
+        """Take note of judged results, and of the leases that are over by them."""
         self._tell_ended(ends)
         self._bell.ring()
 
@@ -263,7 +217,7 @@ class LiveEvaluation:
         while True:
             ring = self._bell.next_ring
             if self._now is not None:
-                self._end(self._over(self._now.round))
+                self.end_leases(self._over(self._now.round))
                 late = self._now.round.late(trio.current_time())
                 if late - self._told_late:
                     self._bell.ring()  # who waits for work may be asked in place of them
@@ -351,17 +305,6 @@ class LiveEvaluation:
         late = found.leases.overdue(now_s=now_s, next_step=0)
         return list({lease.lease_id: (lease, state) for lease, state in late + lost}.values())
 
-    def _end(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
-        found = self.running
-        ends = [
-            found.end_lease(lease, state, trio.current_time())
-            for lease, state in leases
-            if found is not None
-            and lease.state is LeaseState.ACTIVE
-            and found.leases.get(lease.lease_id) is lease
-        ]
-        self._tell_ended(ends)
-
     def _tell_ended(self, ends: Sequence[LeaseEnded]) -> None:
         for end in ends:
             self._note_work(end.peer)
@@ -398,7 +341,7 @@ class LiveEvaluation:
         found.is_closed = True
         while found.is_judging:
             await self._bell.next_ring.wait()
-        self._end([(lease, LeaseState.RETURNED) for lease in found.leases.active])
+        self.end_leases([(lease, LeaseState.RETURNED) for lease in found.leases.active])
         point = await trio.to_thread.run_sync(
             partial(
                 point_of,

@@ -21,9 +21,10 @@ from echo2swarm.network.rpc import call
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import EvalConfig, LearnerConfig, RolloutConfig, RunConfig, SwarmConfig
-from learner.learner import Learner, LearnerParts
+from learner.learner import Learner
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
+from learner.parts import LearnerParts
 from learner.run.run_dir import RunDir
 from learner.scoring.messages import (
     CompletionToScore,
