@@ -3,19 +3,19 @@
 import random
 from collections.abc import Callable, Sequence
 from math import inf
-from statistics import median
 from typing import Final
 
 from echo2swarm.scheduling.capacity import LearnerLoad
+from echo2swarm.scheduling.nodes.node_offer import credible_rates, mean_and_std, node_offer
 from echo2swarm.scheduling.selection import (
     Effort,
     Limits,
     Need,
     NodeOffer,
     Selection,
-    effective,
     select,
 )
+from echo2swarm.scheduling.selection.hysteresis import Dwell
 from echo2swarm.simulate.accounts import Accounts
 from echo2swarm.simulate.broadcast import BroadcastModel
 from echo2swarm.simulate.clock import EventClock
@@ -30,8 +30,6 @@ _AFTER_NEWS_S: Final = 0.2
 _MANY: Final = 500
 _LIMIT_S: Final = 1e6
 _HOUR_S: Final = 3600.0
-_MAX_PRIOR: Final = 2.0
-"""No claim counts for more than this times the median of them."""
 
 
 class Activation:
@@ -175,35 +173,32 @@ class Activation:
     def _offer(self, member: SimulatedMember, prior_per_s: float, now_s: float) -> NodeOffer:
         node, kind = member.node, member.node.kind
         may_switch = member.dwell.may_switch(kind.startup_s, now_s)
-        speed = member.speed(now_s, prior_per_s=prior_per_s)
-        mean, std = None, 0.0
-        if speed is not None:
-            mean, std = effective(
-                speed.rollouts_per_s, speed.std, availability=member.presence.availability(now_s)
-            )
+        rate = mean_and_std(member.speed(now_s, prior_per_s=prior_per_s), member.presence, now_s)
         load_s = self._load_s(member)
         facts = (
-            *(mean, std, node.usd_per_hour, load_s),
+            *(*rate, node.usd_per_hour, load_s),
             *(may_switch, member.is_active, member.is_ready),
         )
         if member.offer is not None and member.offer_facts == facts:
             return member.offer
         has_links = self._broadcast.payload_bytes > 0
         member.offer_facts = facts
-        member.offer = NodeOffer(
+        member.offer = node_offer(
             key=member.peer,
             usd_per_hour=node.usd_per_hour,
-            rollouts_per_s=mean,
-            rollouts_per_s_std=std,
-            upload_bytes_per_s=kind.up_mbit * MBIT_BYTES if has_links else None,
-            download_bytes_per_s=kind.down_mbit * MBIT_BYTES if has_links else None,
+            rate=rate,
+            presence=member.presence,
+            dwell=Dwell(member.is_active, member.dwell.since_s),
+            link_bytes_per_s=(
+                (kind.up_mbit * MBIT_BYTES, kind.down_mbit * MBIT_BYTES)
+                if has_links
+                else (None, None)
+            ),
             load_s=load_s,
             startup_s=kind.startup_s,
-            expected_stay_s=member.presence.stay_s(now_s),
-            num_active=int(member.is_active),
-            may_start=member.is_active or may_switch,
-            may_stop=may_switch,
+            is_measured=True,
             is_ready=member.is_ready,
+            now_s=now_s,
         )
         return member.offer
 
@@ -252,10 +247,6 @@ class Activation:
 
 
 def _priors(members: Sequence[SimulatedMember]) -> list[float]:
-    """Return what the nodes' claims count for: no more than the fastest that was measured."""
-    if not members:
-        return []
-    claims = [member.claimed_rollouts_per_s for member in members]
-    measured = [member.measured_per_s for member in members if member.num_accepted]
-    most = max(measured, default=0.0) or _MAX_PRIOR * median(claims)
-    return [min(claim, most) for claim in claims]
+    """Return what the nodes' claims count for."""
+    measured = (member.measured_per_s for member in members if member.num_accepted)
+    return credible_rates([member.claimed_rollouts_per_s for member in members], measured)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from echo2swarm.scheduling.selection import Limits, Need, NodeOffer, effective
-from echo2swarm.scheduling.selection.hysteresis import DWELL_STARTUPS
+from echo2swarm.scheduling.nodes.node_offer import credible_rates, mean_and_std, node_offer
+from echo2swarm.scheduling.selection import Limits, Need, NodeOffer
+from echo2swarm.scheduling.selection.hysteresis import Dwell
 from echo2swarm.scheduling.selection.offers import BROADCAST_SLACK
 from echo2swarm.scheduling.selection.speed import Speed
 from echo2swarm.weights.overlay.link_rates import LinkRates
@@ -16,8 +17,6 @@ from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive
 
-MAX_PRIOR: Final = 2.0
-"""No claim counts for more than this times the median of them."""
 TRIAL_S: Final = 10.0
 """A node that stands by is given so long to time its engine, before it is tried."""
 
@@ -103,47 +102,35 @@ def _offer(
     load_s: float,
     startup_s: float,
 ) -> NodeOffer:
-    mean, std = None, 0.0
-    if speed is not None:
-        mean, std = effective(
-            speed.rollouts_per_s, speed.std, availability=node.presence.availability(now_s)
-        )
-    may_switch = now_s - node.switched_at_s >= DWELL_STARTUPS * startup_s
-    is_active = node.directive is Directive.ACTIVE
-    return NodeOffer(
+    return node_offer(
         key=node.peer,
         usd_per_hour=node.advert.usd_per_hour,
-        rollouts_per_s=mean,
-        rollouts_per_s_std=std,
-        upload_bytes_per_s=links.upload_bytes_per_s(node.peer),
-        download_bytes_per_s=links.download_bytes_per_s(node.peer),
+        rate=mean_and_std(speed, node.presence, now_s),
+        presence=node.presence,
+        dwell=Dwell(node.directive is Directive.ACTIVE, node.switched_at_s),
+        link_bytes_per_s=(
+            links.upload_bytes_per_s(node.peer),
+            links.download_bytes_per_s(node.peer),
+        ),
         load_s=load_s,
         startup_s=startup_s,
-        expected_stay_s=node.presence.stay_s(now_s),
-        num_active=int(is_active),
-        may_start=is_active or may_switch,
-        may_stop=may_switch,
         is_measured=speed is not None and speed.is_sure,
         is_ready=node.ready_at_s is not None
         and (speed is not None or now_s >= node.ready_at_s + TRIAL_S),
+        now_s=now_s,
     )
 
 
 def _priors(
     nodes: Sequence[Node], tokens_per_rollout: float | None, now_s: float
 ) -> dict[str, float]:
-    """Return what the nodes' own trials come to, within reason.
-
-    A claim that nothing confirms yet counts for no more than the fastest node that was
-    measured, so that nobody takes over a run by a claim alone.
-    """
+    """Return what the nodes' own trials come to, within reason."""
     claims = {n.peer: n.calibrated_tokens_per_s for n in nodes if n.calibrated_tokens_per_s}
     if not tokens_per_rollout or not claims:
         return {}
     measured = [speed.rollouts_per_s for n in nodes if (speed := n.work.speed(now_s)) is not None]
-    rates = {peer: (claim or 0.0) / tokens_per_rollout for peer, claim in claims.items()}
-    most = max(measured, default=0.0) or MAX_PRIOR * median(rates.values())
-    return {peer: min(rate, most) for peer, rate in rates.items()}
+    rates = [claim / tokens_per_rollout for claim in claims.values()]
+    return dict(zip(claims, credible_rates(rates, measured), strict=True))
 
 
 def _loads_s(nodes: Sequence[Node], bound_s: float | None) -> list[float]:
