@@ -1,10 +1,11 @@
 """The model's tokenizer, without torch: prompts to tokens, and completions to text."""
 
+import datetime as dt
 import json
 import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Self
 
 from tokenizers import Tokenizer
 
@@ -13,6 +14,19 @@ from echo2swarm.system.errors import ConfigError
 from learner.scoring.end_tokens import EndTokens, end_tokens
 from learner.tasks.base import PromptText, Turn
 from protocols.sampling import MAX_STOP_TOKENS
+
+TEMPLATE_DATE: Final = dt.datetime(2024, 7, 26, tzinfo=dt.UTC)
+"""The date that every chat template is given for today's: a prompt must be the same whenever it is
+rendered, or answers to it would be refused after midnight, and evaluations would not compare."""
+
+
+class _TemplateDay(dt.datetime):
+    """A clock that stands at :data:`TEMPLATE_DATE`."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> Self:
+        at = TEMPLATE_DATE
+        return cls(at.year, at.month, at.day, tzinfo=tz)
 
 
 class ModelTokenizer:
@@ -135,7 +149,10 @@ class ModelTokenizer:
         if self._chat is None:
             # Two seconds to import, though without torch; most tasks are plain text.
             from transformers import PreTrainedTokenizerFast  # noqa: PLC0415
+            from transformers.utils import chat_template_utils  # noqa: PLC0415
 
+            # What ``strftime_now`` of a template asks; the library has no argument for it.
+            vars(chat_template_utils)["datetime"] = _TemplateDay
             self._chat = PreTrainedTokenizerFast.from_pretrained(str(self._folder))
         if not self._chat.chat_template:
             raise ConfigError(

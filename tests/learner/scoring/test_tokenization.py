@@ -86,6 +86,18 @@ def test_a_chat_is_rendered_with_the_models_own_template(tokenizer: ModelTokeniz
     assert tokenizer.decode(tokens) == text
 
 
+def test_a_template_with_the_date_makes_the_same_prompt_on_every_day(tmp_path: Path) -> None:
+    folder = make_byte_model(tmp_path)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_bytes())
+    config["chat_template"] = "Today: {{ strftime_now('%d %b %Y') }}. " + config["chat_template"]
+    path.write_text(json.dumps(config))
+
+    _, text = ModelTokenizer(folder).encode((Turn("user", "hello"),))
+
+    assert text == "Today: 26 Jul 2024. [user] hello\n[assistant]"
+
+
 def test_a_chat_for_a_model_without_template_is_an_error_that_says_what_to_do(
     tmp_path: Path,
 ) -> None:
