@@ -14,6 +14,7 @@ from protocols import advert
 from protocols.codec import Message
 from protocols.manifest import Version
 from protocols.reasons import Reason
+from protocols.remote_call import RemoteCall
 from protocols.ticket import MAX_ADDRESSES, Address, RunName
 
 PROTOCOL_ID: Final = "/echo2/heartbeat/1.4.0"
@@ -153,3 +154,13 @@ class HeartbeatReply(Message, frozen=True):
     """Something that the contributor should see to."""
     num_trained: Count | None = None
     """Of this node's rollouts, those that went into an update; nil if that is not told."""
+
+
+CALL: Final[RemoteCall[Heartbeat, HeartbeatReply]] = RemoteCall(
+    protocol_id=PROTOCOL_ID,
+    request=Heartbeat,
+    reply=HeartbeatReply,
+    max_request_bytes=MAX_REQUEST_BYTES,
+    max_reply_bytes=MAX_REPLY_BYTES,
+    timeout_s=8.0,
+)

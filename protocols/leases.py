@@ -12,6 +12,7 @@ from protocols.codec import Message
 from protocols.heartbeat import SessionId
 from protocols.manifest import Version
 from protocols.reasons import Reason
+from protocols.remote_call import RemoteCall
 from protocols.sampling import SamplingParams
 from protocols.ticket import RunName
 
@@ -101,3 +102,12 @@ class LeaseReply(Message, frozen=True):
 
 
 LeaseCall = LeaseRequest | LeaseReturn
+
+CALL: Final[RemoteCall[LeaseRequest | LeaseReturn, LeaseReply]] = RemoteCall(
+    protocol_id=PROTOCOL_ID,
+    request=LeaseCall,
+    reply=LeaseReply,
+    max_request_bytes=MAX_REQUEST_BYTES,
+    max_reply_bytes=MAX_REPLY_BYTES,
+    timeout_s=15.0,
+)

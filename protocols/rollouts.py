@@ -14,6 +14,7 @@ from protocols.heartbeat import SessionId
 from protocols.leases import Group, LeaseName, SampleIndex
 from protocols.manifest import Version
 from protocols.reasons import Reason
+from protocols.remote_call import RemoteCall
 from protocols.sampling import MAX_NEW_TOKENS
 from protocols.ticket import RunName
 
@@ -78,3 +79,14 @@ class SubmissionReply(Message, frozen=True):
     """Set if the submission as a whole was refused; then there are no verdicts."""
     detail: Annotated[str, msgspec.Meta(max_length=200)]
     learner_step: Version
+
+
+CALL: Final[RemoteCall[RolloutSubmission, SubmissionReply]] = RemoteCall(
+    protocol_id=PROTOCOL_ID,
+    request=RolloutSubmission,
+    reply=SubmissionReply,
+    max_request_bytes=MAX_REQUEST_BYTES,
+    max_reply_bytes=MAX_REPLY_BYTES,
+    timeout_s=60.0,
+)
+"""The learner scores rollouts before it answers."""

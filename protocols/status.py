@@ -14,6 +14,7 @@ from protocols.errors import LocalProtocolError
 from protocols.heartbeat import Count, NodeState, PeerName, Trouble
 from protocols.manifest import Version
 from protocols.reasons import Reason
+from protocols.remote_call import RemoteCall
 from protocols.ticket import RunName
 
 PROTOCOL_ID: Final = "/echo2/status/1.6.0"
@@ -242,6 +243,16 @@ class StatusReply(Message, frozen=True):
     """Nodes of the run for which there was no room in ``nodes``."""
     seen_at: Annotated[str, msgspec.Meta(max_length=64)] = ""
     """Where the learner sees whom it answers, as a multiaddress; empty in a file."""
+
+
+CALL: Final[RemoteCall[StatusRequest, StatusReply]] = RemoteCall(
+    protocol_id=PROTOCOL_ID,
+    request=StatusRequest,
+    reply=StatusReply,
+    max_request_bytes=MAX_REQUEST_BYTES,
+    max_reply_bytes=MAX_REPLY_BYTES,
+    timeout_s=20.0,
+)
 
 
 class EncodedStatus:

@@ -1,14 +1,53 @@
 """One request frame, one reply frame, one stream: both sides of a call."""
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from echo2swarm.network.base import Network, ServeLimits, Stream, call
+from protocols.codec import Message
 from protocols.ids import PeerId
+from protocols.remote_call import RemoteCall
 
-__all__ = ["call", "serve_calls"]
+__all__ = ["call", "call_remote", "serve_calls"]
+
+RequestT = TypeVar("RequestT", bound=Message)
+ReplyT = TypeVar("ReplyT", bound=Message)
 
 Answer = Callable[[PeerId, bytes], Awaitable[bytes]]
 """Gets the caller and its request, returns the reply."""
+
+
+async def call_remote(
+    network: Network,
+    peer: PeerId,
+    remote: RemoteCall[RequestT, ReplyT],
+    request: RequestT,
+    *,
+    timeout_s: float | None = None,
+) -> ReplyT:
+    """Ask ``peer``, and return its reply, checked.
+
+    Args:
+        network: over which.
+        peer: whom.
+        remote: the kind of call, with its limits.
+        request: what to ask.
+        timeout_s: how long to wait; None for as long as is usual for the call.
+
+    Raises:
+        NetworkError: not reachable, broken, or silent for too long.
+        RemoteProtocolError: the reply is over its limit, or is none.
+        LocalProtocolError: the request is over its limit.
+    """
+    data = await call(
+        network,
+        peer,
+        remote.protocol_id,
+        remote.encode_request(request),
+        max_reply_bytes=remote.max_reply_bytes,
+        timeout_s=remote.timeout_s if timeout_s is None else timeout_s,
+    )
+    return remote.decode_reply(data)
 
 
 def serve_calls(

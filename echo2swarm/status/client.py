@@ -10,15 +10,14 @@ import msgspec
 import trio
 
 from echo2swarm.network.addresses import group_by_peer
-from echo2swarm.network.base import Network, PeerInfo, call
+from echo2swarm.network.base import Network, PeerInfo
+from echo2swarm.network.rpc import call_remote
 from echo2swarm.system.errors import NetworkError, StoreError, UsageError
 from protocols import advert
-from protocols import status as status_protocol
-from protocols.codec import decode, encode
 from protocols.errors import MalformedMessageError, RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
-from protocols.status import StatusReply, StatusRequest
+from protocols.status import CALL, StatusReply, StatusRequest
 from protocols.ticket import Ticket
 
 STATUS_FILE: Final = "status.json"
@@ -42,23 +41,16 @@ class StatusClient:
             RemoteProtocolError: what it answers is not a status of this run.
         """
         run, learner = self._ticket.run_id, self._ticket.learner_peer
-        request = encode(StatusRequest(run), max_bytes=status_protocol.MAX_REQUEST_BYTES)
         try:
             with trio.fail_after(timeout_s):
                 await self._reach(learner)
-                data = await call(
-                    self._network,
-                    learner,
-                    status_protocol.PROTOCOL_ID,
-                    request,
-                    max_reply_bytes=status_protocol.MAX_REPLY_BYTES,
-                    timeout_s=timeout_s,
+                reply = await call_remote(
+                    self._network, learner, CALL, StatusRequest(run), timeout_s=timeout_s
                 )
         except trio.TooSlowError:
             raise NetworkError(
                 f"the learner of run {run!r} did not answer within {timeout_s:g} s; is it running?"
             ) from None
-        reply = decode(data, StatusReply, max_bytes=status_protocol.MAX_REPLY_BYTES)
         if reply.run_id != run:
             raise MalformedMessageError(
                 f"asked for run {run!r}, got the status of {reply.run_id!r}",

@@ -17,13 +17,10 @@ from learner.state.node import Node, NodeChange
 from learner.state.node_table import TWIN_WARNING, NodeTable
 from learner.state.progress import LearnerProgress
 from protocols import advert as advert_protocol
-from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import (
-    MAX_REPLY_BYTES,
-    MAX_REQUEST_BYTES,
+    CALL,
     Directive,
-    Heartbeat,
     HeartbeatReply,
     PeerAddresses,
 )
@@ -87,7 +84,7 @@ class HeartbeatService:
         Raises:
             RemoteProtocolError: it is of another run, or its advert is not the sender's.
         """
-        beat = decode(data, Heartbeat, max_bytes=MAX_REQUEST_BYTES)
+        beat = CALL.decode_request(data)
         if beat.run_id != self._run_id:
             raise RemoteProtocolError(
                 f"heartbeat for run {beat.run_id!r}, this is {self._run_id!r}",
@@ -101,7 +98,7 @@ class HeartbeatService:
         now_s = trio.current_time()
         news = self._nodes.heartbeat(peer, beat, advert, now_s, host=self._host_of(peer))
         if news.no_room_why:
-            return encode(self._reply_to_nobody(news.no_room_why), max_bytes=MAX_REPLY_BYTES)
+            return CALL.encode_reply(self._reply_to_nobody(news.no_room_why))
         node = self._nodes.get(peer)
         assert node is not None  # noqa: S101 - entered a line above
         if node.advert is advert:
@@ -109,7 +106,7 @@ class HeartbeatService:
         if news.is_superseded:
             if news.is_new_twin:
                 log.error("identity.shared", peer=short(peer), name=advert.name, why=TWIN_WARNING)
-            return encode(self._reply_to_superseded(), max_bytes=MAX_REPLY_BYTES)
+            return CALL.encode_reply(self._reply_to_superseded())
         if news.evicted is not None:
             self._forget(news.evicted)
             await self._end_sessions(news.evicted, except_session=None)
@@ -131,7 +128,7 @@ class HeartbeatService:
         await self._act_on(news, node)
         if news.has_left and self._nodes.forget_visitor(peer):
             self._forget(peer)
-        return encode(self._reply_to(node), max_bytes=MAX_REPLY_BYTES)
+        return CALL.encode_reply(self._reply_to(node))
 
     async def watch(self) -> None:
         """Notice nodes that fell silent."""

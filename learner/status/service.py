@@ -27,20 +27,18 @@ from learner.state.node_table import NodeTable
 from learner.state.progress import WINDOW_S, LearnerProgress, p95_or_none
 from learner.status.outlook import outlook_of, situation_of
 from learner.status.watchdog import Watchdog
-from protocols.codec import decode
 from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.reasons import Reason
 from protocols.status import (
+    CALL,
     MAX_NODES,
-    MAX_REQUEST_BYTES,
     EncodedStatus,
     EvaluationStatus,
     Outlook,
     ReasonCount,
     StalenessCount,
     StatusReply,
-    StatusRequest,
 )
 
 WRITE_EVERY_S: Final = 1.0
@@ -98,7 +96,7 @@ class StatusService:
         Raises:
             RemoteProtocolError: it is about another run.
         """
-        request = decode(data, StatusRequest, max_bytes=MAX_REQUEST_BYTES)
+        request = CALL.decode_request(data)
         if request.run_id != self._run_id:
             raise RemoteProtocolError(
                 f"status of run {request.run_id!r} asked for, this is {self._run_id!r}",

@@ -14,14 +14,14 @@ import structlog
 import trio
 
 from echo2swarm.network.backoff import Backoff
-from echo2swarm.network.base import Network, call
+from echo2swarm.network.base import Network
+from echo2swarm.network.rpc import call_remote
 from echo2swarm.system.change_event import ChangeEvent, wait_any
 from echo2swarm.system.errors import NetworkError
 from node.membership.contact import LearnerContact
 from node.membership.heartbeat_timer import Contact
 from node.owner.remedies import remedy_for
 from protocols import heartbeat
-from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import (
     MAX_REPORTS,
@@ -38,7 +38,6 @@ from protocols.lifecycle import Activate, Deactivate, Event, LearnerFound, Learn
 
 log = structlog.get_logger()
 
-CALL_S: Final = 8.0
 GOODBYE_S: Final = 3.0
 MAX_RETRY_S: Final = 15.0
 
@@ -154,7 +153,7 @@ class HeartbeatClient:
             await self._wait_until_due()
             self._pacer.sent(trio.current_time())
             try:
-                reply = await self._beat(CALL_S)
+                reply = await self._beat(heartbeat.CALL.timeout_s)
             except (NetworkError, RemoteProtocolError) as exc:
                 self._failed(exc)
                 if isinstance(exc, NetworkError) and self._pacer.is_stuck:
@@ -214,15 +213,9 @@ class HeartbeatClient:
             calibrated_tokens_per_s=report.calibrated_tokens_per_s,
             trouble=report.trouble,
         )
-        data = await call(
-            self._network,
-            self._learner,
-            heartbeat.PROTOCOL_ID,
-            encode(beat, max_bytes=heartbeat.MAX_REQUEST_BYTES),
-            max_reply_bytes=heartbeat.MAX_REPLY_BYTES,
-            timeout_s=timeout_s,
+        reply = await call_remote(
+            self._network, self._learner, heartbeat.CALL, beat, timeout_s=timeout_s
         )
-        reply = decode(data, HeartbeatReply, max_bytes=heartbeat.MAX_REPLY_BYTES)
         self._untold = self._untold[len(told) :]
         return reply
 

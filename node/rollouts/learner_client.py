@@ -3,20 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from echo2swarm.network.base import Network, call
+from echo2swarm.network.base import Network
+from echo2swarm.network.rpc import call_remote
 from echo2swarm.scheduling.workload import LeasePart
 from node.engine.messages import Completion
 from protocols import leases, rollouts
-from protocols.codec import decode, encode
 from protocols.ids import PeerId, PolicyVersion
 from protocols.leases import LeaseReply, LeaseRequest, LeaseReturn
 from protocols.rollouts import Rollout, RolloutSubmission, SubmissionReply
 
 WAIT_S: Final = 15.0
 """How long the learner may hold a question when it has no work."""
-CALL_S: Final = 15.0
-SUBMIT_S: Final = 60.0
-"""The learner scores rollouts before it answers."""
 MAX_PER_SUBMISSION: Final = 512
 """Verdicts come back soon, and their message stays small."""
 _ROLLOUT_OVERHEAD_BYTES: Final = 256
@@ -43,14 +40,17 @@ class LearnerClient:
             max_completions=max_completions,
             wait_s=WAIT_S,
         )
-        return await self._lease_call(request, timeout_s=WAIT_S + CALL_S)
+        timeout_s = request.wait_s + leases.CALL.timeout_s
+        return await call_remote(
+            self._network, self._learner, leases.CALL, request, timeout_s=timeout_s
+        )
 
     async def give_back(self, lease_id: str, why: str) -> LeaseReply:
         """Tell that no more will come of a lease."""
         request = LeaseReturn(
             run_id=self._run_id, session_id=self._session_id, lease_id=lease_id, why=why[:200]
         )
-        return await self._lease_call(request, timeout_s=CALL_S)
+        return await call_remote(self._network, self._learner, leases.CALL, request)
 
     async def submit(
         self, lease_id: str, made: Sequence[Rollout], *, generated_in_s: float
@@ -63,28 +63,7 @@ class LearnerClient:
             rollouts=tuple(made),
             generated_in_s=generated_in_s,
         )
-        data = await call(
-            self._network,
-            self._learner,
-            rollouts.PROTOCOL_ID,
-            encode(submission, max_bytes=rollouts.MAX_REQUEST_BYTES),
-            max_reply_bytes=rollouts.MAX_REPLY_BYTES,
-            timeout_s=SUBMIT_S,
-        )
-        return decode(data, SubmissionReply, max_bytes=rollouts.MAX_REPLY_BYTES)
-
-    async def _lease_call(
-        self, request: LeaseRequest | LeaseReturn, *, timeout_s: float
-    ) -> LeaseReply:
-        data = await call(
-            self._network,
-            self._learner,
-            leases.PROTOCOL_ID,
-            encode(request, max_bytes=leases.MAX_REQUEST_BYTES),
-            max_reply_bytes=leases.MAX_REPLY_BYTES,
-            timeout_s=timeout_s,
-        )
-        return decode(data, LeaseReply, max_bytes=leases.MAX_REPLY_BYTES)
+        return await call_remote(self._network, self._learner, rollouts.CALL, submission)
 
 
 def rollout_of(completion: Completion) -> Rollout:
