@@ -220,7 +220,7 @@ def _solvers() -> Any:  # noqa: ANN401 - SciPy has no types
         from scipy import optimize  # noqa: PLC0415
     except ImportError:
         raise UsageError(
-            'choosing among nodes needs SciPy, which is not installed: pip install "echo2swarm'
-            '[learner]", or SciPy alone'
+            "choosing among nodes needs SciPy, which is not installed: install it, or the extra "
+            "[learner] of this software"
         ) from None
     return optimize

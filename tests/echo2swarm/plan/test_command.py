@@ -176,4 +176,4 @@ def test_where_the_solver_is_not_installed_a_plan_says_what_to_install(
     result = plan(example(tmp_path))
 
     assert isinstance(result.exception, UsageError)
-    assert "echo2swarm[learner]" in str(result.exception)
+    assert "install it, or the extra [learner]" in str(result.exception)
