@@ -1,0 +1,1 @@
+"""A kind of task for ECHO-2 swarm: sort digits, the largest first."""
