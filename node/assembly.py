@@ -29,8 +29,9 @@ from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
 from echo2swarm.weights.transfer.serve import ChunkServer
 from echo2swarm.weights.transfer.traffic import Traffic
 from node.config import NodeConfig
-from node.control.snapshot import EngineState, NodeView, Viewed
+from node.control.snapshot import NodeView, Viewed
 from node.engine.base import LocalEngine
+from node.engine.state import EngineState
 from node.membership.advert import SelfAdvert
 from node.membership.contact import LearnerContact
 from node.membership.heartbeats import HeartbeatClient

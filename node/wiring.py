@@ -9,8 +9,8 @@ import trio
 from echo2swarm.weights.store.library import VersionLibrary
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.rate_limit import DownloadBudget, UploadBudget
-from node.control.snapshot import EngineState
 from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened
+from node.engine.state import EngineState
 from node.membership.advert import SelfAdvert
 from node.membership.contact import LearnerContact
 from node.membership.lifecycle import LifecycleRunner

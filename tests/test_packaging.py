@@ -87,8 +87,9 @@ def test_an_installed_wheel_has_three_commands_that_answer(
 ) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     python = tmp_path / "env" / "bin" / "python"
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
-    subprocess.run([*pip, "--no-index", wheel.root.filename], check=True, cwd=tmp_path)
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+    built = str(wheel.root.filename)
+    subprocess.run([*pip, "--no-index", built], check=True, cwd=tmp_path)
     # What the wheel depends on is already here; the checkout itself must not be found.
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     for path in Path(sysconfig.get_path("purelib")).iterdir():

@@ -34,6 +34,7 @@ from learner.config import (
     ModelConfig,
     RolloutConfig,
     RunConfig,
+    SelectorConfig,
     SwarmConfig,
     TrainerConfig,
 )
@@ -115,14 +116,21 @@ def config_for(
     if task == "math":
         options = {"kind": "jsonl", "path": str(_questions(folder)), "template": "plain"}
         model = _model_that_can_write(folder)
+        # More leases than two nodes hold at once: there are some for strangers.
+        rollouts = RolloutConfig(
+            prompts_per_step=8, group_size=2, max_new_tokens=6, lease_prompts=1
+        )
     else:
         options, model = {"kind": "sort_digits"}, TINY_MODEL_DIR
+        rollouts = RolloutConfig(prompts_per_step=4, group_size=4, max_new_tokens=6)
     return LearnerConfig(
         run=RunConfig(name="attacked", num_steps=_LONG, seed=1),
         model=ModelConfig(path=str(model)),
         task=options,
         swarm=SwarmConfig(listen=(LISTEN,), heartbeat_s=1.0),
-        rollouts=RolloutConfig(prompts_per_step=4, group_size=4, max_new_tokens=6),
+        rollouts=rollouts,
+        # Whoever joins is to work: strangers get leases, too.
+        selector=SelectorConfig(sigmas=10.0),
         trainer=TrainerConfig(kind=trainer, train_s=TRAIN_S, learning_rate=1e-6, threads=1),
         checkpoint=CheckpointConfig(every_steps=0),
     )

@@ -120,7 +120,7 @@ ATTACKS: Final = (
     ),
     Attack(
         name="connections-many",
-        what="640 idle connections from 640 addresses",
+        what="640 idle connections from 60 addresses",
         run=connections.run,
         num_identities=640,
         min_tried=640,
@@ -147,6 +147,7 @@ ATTACKS: Final = (
         run=log_flood.run,
         per_s=200.0,
         min_tried=500,
+        seconds=60.0,
     ),
     Attack(
         name="status-flood",
@@ -166,7 +167,7 @@ ATTACKS: Final = (
     ),
     Attack(
         name="fill",
-        what="4,000 identities that report once",
+        what="80 new identities each second that report once",
         run=fill.run,
         per_s=80.0,
         num_identities=0,

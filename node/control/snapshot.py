@@ -26,7 +26,8 @@ from node.control.messages import (
     VersionsLine,
 )
 from node.control.meters import ActiveTime, LinkMeter
-from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened, LocalEngine
+from node.engine.base import LocalEngine
+from node.engine.state import EngineState
 from node.membership.heartbeats import HeartbeatClient
 from node.membership.lifecycle import LifecycleRunner
 from node.owner.keeper import OwnerKeeper
@@ -102,26 +103,6 @@ def _waiting(doing: Doing) -> str:
 
 def _rollouts(num: int) -> str:
     return "1 rollout" if num == 1 else f"{num} rollouts"
-
-
-class EngineState:
-    """What the engine has told of itself."""
-
-    def __init__(self) -> None:
-        self.device = ""
-        self.is_up = False
-        self.num_deaths = 0
-        self.last_death = ""
-
-    def take(self, event: EngineEvent) -> None:
-        """Take in one event."""
-        match event:
-            case EngineReady(description):
-                self.device, self.is_up = description.device, True
-            case EngineExited(why):
-                self.is_up, self.num_deaths, self.last_death = False, self.num_deaths + 1, why
-            case EngineWeakened(why):
-                self.num_deaths, self.last_death = self.num_deaths + 1, why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from echo2swarm.weights.sync import PolicySync
 from echo2swarm.weights.transfer.traffic import Traffic
-from node.control.snapshot import EngineState
 from node.engine.base import RolloutEngine
+from node.engine.state import EngineState
 from node.membership.heartbeats import NodeReport
 from node.membership.lifecycle import LifecycleRunner
 from node.membership.link_reports import LinkReporter

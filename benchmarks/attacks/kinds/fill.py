@@ -8,7 +8,7 @@ from echo2swarm.system.errors import NetworkError
 from protocols.errors import RemoteProtocolError
 from protocols.heartbeat import NodeState
 
-PARALLEL = 8
+PARALLEL = 24
 TEXT = "\u4e2d" * 120
 """Characters of three bytes, up to the limit."""
 

@@ -9,11 +9,12 @@ not part of that, up to a share of all seats, so that newcomers never find all o
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.system.throttle import Throttle
 from protocols.ids import PeerId
 
 MAX_SEATS_PER_PEER: Final = 8
@@ -23,6 +24,17 @@ PROTECTED_SHARE: Final = 5 / 8
 UNIDENTIFIED_SHARE: Final = 1 / 8
 """Of the seats, for handshakes of others that are not over; and as much again for our own."""
 _MIN_UNIDENTIFIED: Final = 2
+SHUT_OUT_S: Final = 10.0
+"""For so long nobody connects from where a flood came: to flood again must not cost a handshake
+twice a second. It is short, since others may share the address, and twice as long each time that
+the next flood follows."""
+MAX_SHUT_OUT_S: Final = 160.0
+FORGIVEN_S: Final = 60.0
+"""After so long without a flood, the next is the first again."""
+OWN_BURST: Final = 32
+OWN_PER_S: Final = 4.0
+"""So often one host may take the place of its own: each time costs a whole handshake."""
+_MAX_HOSTS: Final = 1024
 
 
 class Why(StrEnum):
@@ -44,16 +56,20 @@ class ConnectionSeat:
     peer: PeerId | None = None
     """Who is at the other end; None until it has proven that."""
     why_removed: Why | None = None
+    # Found out once: where seats are short, each newcomer's choice looks at those of all others.
+    host: str = field(init=False)
+    """What one machine has for itself: an IPv4 address, or the /64 of an IPv6 one."""
+    subnet: str = field(init=False)
+    """What one owner has, more or less: a /24, or the /48 of an IPv6 address."""
 
-    @property
-    def host(self) -> str:
-        """Return what one machine has for itself: an IPv4 address, or the /64 of an IPv6 one."""
-        return _network_of(self.address, v4_bits=32, v6_bits=64)
+    def __post_init__(self) -> None:
+        self.host = _network_of(self.address, v4_bits=32, v6_bits=64)
+        self.subnet = _network_of(self.address, v4_bits=24, v6_bits=48)
 
-    @property
-    def subnet(self) -> str:
-        """Return what one owner has, more or less: a /24, or the /48 of an IPv6 address."""
-        return _network_of(self.address, v4_bits=24, v6_bits=48)
+
+class _ShutOut(NamedTuple):
+    until_s: float
+    length_s: float
 
 
 class ConnectionSeats:
@@ -70,6 +86,8 @@ class ConnectionSeats:
         self._max_unidentified = max(_MIN_UNIDENTIFIED, int(num_seats * UNIDENTIFIED_SHARE))
         self._seats: dict[ConnectionSeat, None] = {}
         self._is_protected = is_protected
+        self._shut_out: dict[str, _ShutOut] = {}
+        self._own: dict[str, Throttle] = {}
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -95,6 +113,43 @@ class ConnectionSeats:
     def leave(self, seat: ConnectionSeat) -> None:
         """Forget a connection that ended; it may have been forgotten already."""
         self._seats.pop(seat, None)
+
+    def flooded(self, seat: ConnectionSeat, now_s: float) -> None:
+        """Shut out where a connection came from that had to be cut."""
+        before = self._shut_out.pop(seat.host, None)
+        if before is not None and now_s < before.until_s:
+            # Of one flood, all connections are cut.
+            self._shut_out[seat.host] = before
+            return
+        is_next = before is not None and now_s < before.until_s + FORGIVEN_S
+        length_s = min(2 * before.length_s, MAX_SHUT_OUT_S) if before and is_next else SHUT_OUT_S
+        self._shut_out[seat.host] = _ShutOut(now_s + length_s, length_s)
+        if len(self._shut_out) > _MAX_HOSTS:
+            del self._shut_out[next(iter(self._shut_out))]
+
+    def may_try(self, seat: ConnectionSeat, now_s: float) -> bool:
+        """Whether a connection that somebody opens is worth a handshake."""
+        if seat.is_dialled:
+            return True
+        if self.is_shut_out(seat, now_s):
+            return False
+        if len(self._seats) < self.num_seats or not self._has_most(seat.host):
+            return True
+        bucket = self._own.pop(seat.host, None)
+        bucket = bucket or Throttle(burst=OWN_BURST, refill_per_s=OWN_PER_S)
+        self._own[seat.host] = bucket
+        if len(self._own) > _MAX_HOSTS:
+            del self._own[next(iter(self._own))]
+        return bucket.admit(now_s) is not None
+
+    def _has_most(self, host: str) -> bool:
+        held = Counter(seat.host for seat in self._seats)
+        return 1 < held[host] == max(held.values(), default=0)
+
+    def is_shut_out(self, seat: ConnectionSeat, now_s: float) -> bool:
+        """Whether a connection that somebody opens comes from where a flood came a moment ago."""
+        found = self._shut_out.get(seat.host)
+        return not seat.is_dialled and found is not None and now_s < found.until_s
 
     def _protected_seats(self) -> frozenset[ConnectionSeat]:
         found: list[ConnectionSeat] = []

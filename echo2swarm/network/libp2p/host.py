@@ -19,12 +19,13 @@ from multiaddr.utils import get_network_addrs
 
 from echo2swarm.network.addresses import merge_addresses
 from echo2swarm.network.admission.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
+from echo2swarm.network.admission.proven import IsProven
 from echo2swarm.network.libp2p.arrivals import Arrivals
 from echo2swarm.network.libp2p.gate import Gate
 from echo2swarm.network.libp2p.negotiation import Negotiation
 from echo2swarm.network.libp2p.noise import security_options
 from echo2swarm.network.libp2p.tcp import Admit, BoundPort, OwnedTcp
-from echo2swarm.network.libp2p.upgrade import SeatedUpgrader
+from echo2swarm.network.libp2p.upgrade import HandshakeTurns, SeatedUpgrader
 from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.system.identity import Identity
 from protocols.ids import PeerId
@@ -47,6 +48,7 @@ def make_host(
     arrivals: Arrivals,
     admit: Admit | None,
     gate: Gate,
+    is_proven: IsProven,
 ) -> IHost:
     """Return a host that listens on ``ports`` once it runs.
 
@@ -59,6 +61,7 @@ def make_host(
         arrivals: told of what arrives on them.
         admit: takes over connections that are no libp2p ones but for bulk.
         gate: decides what is dialled.
+        is_proven: whose streams wait for nobody's.
     """
     key_pair = create_new_key_pair(identity.key.private_bytes_raw())
     announced = [Multiaddr(text) for text in advertise]
@@ -75,9 +78,14 @@ def make_host(
     # The library's resource manager keeps a count beside what is open, and what is cancelled in
     # mid-handshake stays counted: a few hundred dials into silence, or a port scan, end everything.
     network.set_resource_manager(None)
-    network.upgrader = SeatedUpgrader(security_options(key_pair), seats, arrivals.add)
+    handshakes = HandshakeTurns()
+    nursery.start_soon(handshakes.run)
+    network.upgrader = SeatedUpgrader(
+        security_options(key_pair, handshakes.wait), seats, arrivals.add
+    )
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
-    negotiation = Negotiation(host)
+    negotiation = Negotiation(host, is_proven)
+    nursery.start_soon(negotiation.turns.run)
 
     async def guarded(stream: INetStream) -> None:
         # An exception that leaves a stream handler, the library's own included,

@@ -8,6 +8,8 @@ import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
+from echo2swarm.network.admission.proven import IsProven
+from echo2swarm.network.libp2p.turns import Turns
 from echo2swarm.system.throttle import Throttle
 from protocols.ids import PeerId, short
 
@@ -17,9 +19,13 @@ MAX_UNDECIDED_PER_PEER: Final = 16
 MAX_UNDECIDED: Final = 512
 MAX_STREAMS_PER_PEER: Final = 256
 """Of all protocols together; each has limits of its own besides, except the library's."""
-REFUSALS_BURST: Final = 64
+REFUSALS_BURST: Final = 24
 REFUSALS_PER_S: Final = 2.0
 """Who goes on opening streams that are refused loses its connections."""
+STRANGERS_PER_S: Final = 60.0
+STRANGERS_BURST: Final = 400
+"""Streams of all who are not proven together; so many in a row wait for nothing: a crowd of nodes
+that join at once."""
 
 _log = structlog.get_logger()
 
@@ -42,10 +48,13 @@ class Negotiation:
 
     Args:
         host: knows the handlers.
+        is_proven: who waits for nothing; all others do, by turns, while they open many.
     """
 
-    def __init__(self, host: IHost) -> None:
+    def __init__(self, host: IHost, is_proven: IsProven) -> None:
+        self.turns = Turns(per_s=STRANGERS_PER_S, burst=STRANGERS_BURST)
         self._host = host
+        self._is_proven = is_proven
         self._peers: dict[PeerId, _Peer] = {}
 
     async def serve(self, stream: INetStream) -> None:
@@ -81,6 +90,8 @@ class Negotiation:
         with trio.move_on_after(NEGOTIATE_S) as scope:
             open_of.undecided[scope] = stream
             try:
+                if not self._is_proven(peer):
+                    await self.turns.wait(peer)
                 protocol, handler = await self._host.get_mux().negotiate(
                     MultiselectCommunicator(stream), NEGOTIATE_S
                 )
@@ -97,8 +108,10 @@ class Negotiation:
         """End the oldest undecided stream of whoever has most, if there are too many in all."""
         if sum(len(each.undecided) for each in self._peers.values()) < MAX_UNDECIDED:
             return
-        most = max(self._peers.values(), key=lambda each: len(each.undecided))
-        self._end(most, next(iter(most.undecided)))
+        peer, most = max(self._peers.items(), key=lambda each: len(each[1].undecided))
+        scope, stream = next(iter(most.undecided.items()))
+        self._end(most, scope)
+        self._refuse(stream, peer, most)
 
     @staticmethod
     def _end(open_of: _Peer, scope: trio.CancelScope) -> None:

@@ -12,17 +12,45 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
-from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.admission.connection_seats import ConnectionSeat, ConnectionSeats, Why
 from echo2swarm.network.libp2p.noise import FrameSession, SafeNoise
 from echo2swarm.network.libp2p.socket import OwnedStream
+from echo2swarm.network.libp2p.turns import Turns
 from echo2swarm.network.libp2p.yamux import BulkMuxer, BulkYamux
 from echo2swarm.system.throttle import Throttle
 from protocols.ids import PeerId, short
 
 LOG_BURST: Final = 5
 LOGS_PER_S: Final = 1 / 60
+HANDSHAKES_PER_S: Final = 25.0
+HANDSHAKES_BURST: Final = 150
+"""Of strangers, for they are that before it: each takes milliseconds of the processor. So many in a
+row wait for nothing: a crowd of nodes that join at once."""
 
 _log = structlog.get_logger()
+
+
+class HandshakeTurns:
+    """Lets handshakes begin at a pace, by turns among the addresses that they come from."""
+
+    def __init__(self) -> None:
+        self._turns = Turns(per_s=HANDSHAKES_PER_S, burst=HANDSHAKES_BURST)
+        self.run = self._turns.run
+
+    async def wait(self, conn: IRawConnection) -> None:
+        """Return when it is a connection's turn, or it was closed meanwhile."""
+        stream: OwnedStream = conn.stream
+
+        async def take() -> None:
+            await self._turns.wait(ConnectionSeat(_address_of(stream), is_dialled=False).host)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take)
+            await stream.closed.wait()
+            nursery.cancel_scope.cancel()
+        if stream.closed.is_set():
+            raise SecurityUpgradeFailure("made room for another connection")
 
 
 class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped library
@@ -57,7 +85,8 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         try:
             seat = self._take(stream, is_dialled=is_initiator)
             secured: FrameSession = await super().upgrade_security(raw_conn, is_initiator, peer_id)
-            self._make_room(self._seats.identify(seat, PeerId(str(secured.get_remote_peer()))))
+            peer = PeerId(str(secured.get_remote_peer()))
+            self._make_room(self._seats.identify(seat, peer), for_host=seat.host)
             if stream.closed.is_set():
                 raise SecurityUpgradeFailure("made room for another connection")
         except BaseException:
@@ -66,14 +95,13 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         return secured
 
     def _take(self, stream: OwnedStream, *, is_dialled: bool) -> ConnectionSeat:
-        try:
-            address = stream.stream.socket.getpeername()[0]
-        except OSError as exc:
-            raise SecurityUpgradeFailure("closed by the other end") from exc
-        seat = ConnectionSeat(address, is_dialled)
+        seat = ConnectionSeat(_address_of(stream), is_dialled)
+        if not self._seats.may_try(seat, trio.current_time()):
+            raise SecurityUpgradeFailure("too many from there a moment ago")
         self._streams[seat] = stream
+        stream.on_flood = lambda: self._seats.flooded(seat, trio.current_time())
         stream.on_closed = lambda: self._leave(seat)
-        if self._make_room(self._seats.take(seat)) is seat:
+        if self._make_room(self._seats.take(seat), for_host=seat.host) is seat:
             raise SecurityUpgradeFailure("all connections are taken")
         return seat
 
@@ -81,10 +109,13 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         self._streams.pop(seat, None)
         self._seats.leave(seat)
 
-    def _make_room(self, victim: ConnectionSeat | None) -> ConnectionSeat | None:
+    def _make_room(self, victim: ConnectionSeat | None, *, for_host: str) -> ConnectionSeat | None:
         """Close the connection that has to go, if any; returns it."""
         if victim is not None:
             self._tell(victim)
+            if victim.why_removed is Why.FULL and victim.host != for_host:
+                # Coming back at once, it would only take another's place.
+                self._seats.flooded(victim, trio.current_time())
             if (stream := self._streams.get(victim)) is not None:
                 stream.cut()
         return victim
@@ -100,3 +131,11 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
             error=str(victim.why_removed),
             num_not_shown=num_held_back,
         )
+
+
+def _address_of(stream: OwnedStream) -> str:
+    try:
+        address: str = stream.stream.socket.getpeername()[0]
+    except OSError as exc:
+        raise SecurityUpgradeFailure("closed by the other end") from exc
+    return address
