@@ -150,6 +150,9 @@ class RolloutService:
             return Refusal(Reason.WRONG_RUN, f"this is run {self._run_id}")
         if not self._nodes.is_session(peer, submission.session_id):
             return Refusal(Reason.NOT_A_MEMBER, "no heartbeat of this session is known")
+        node = self._nodes.get(peer)
+        if node is not None and node.is_distrusted(trio.current_time()):
+            return Refusal(Reason.NOT_SAMPLED, node.distrust)
         lease = evaluated or self._desk.dispatcher.leases.get(submission.lease_id)
         return check_lease(submission, peer, lease)
 

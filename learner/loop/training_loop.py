@@ -30,6 +30,7 @@ from learner.nodes.node_table import NodeTable
 from learner.ports import Saver, Trainer
 from learner.progress import Progress, p95
 from learner.training.messages import TrainGroup, TrainRollout, Updated
+from protocols.ids import PeerId, short
 
 log = structlog.get_logger()
 
@@ -182,6 +183,7 @@ class TrainingLoop:
         self._progress.trained_tokens.add(num_tokens, trio.current_time())
         for rollout in _rollouts(batch):
             self._nodes.trained(rollout.peer, 1)
+        await self._judge_sampling(updated)
         log.info(
             "training.done",
             step=updated.step,
@@ -192,6 +194,16 @@ class TrainingLoop:
             num_ready=len(self._desk.dispatcher.ready),
         )
         return updated, train_s
+
+    async def _judge_sampling(self, updated: Updated) -> None:
+        """Turn away the nodes whose rollouts turn out not to be sampled from the policy."""
+        for name, found in updated.sampled_by.items():
+            peer = PeerId(name)
+            if why := self._nodes.sampled(peer, found, trio.current_time()):
+                log.warning("node.not_sampled", peer=short(peer), why=why)
+                # What it has in hand is for others.
+                await self._desk.end_sessions(peer, except_session=None)
+                self._bell.ring()
 
     async def _finish_step(self, metrics: dict[str, Any]) -> None:
         step, rules = self._progress.step, self._desk.dispatcher.rules
@@ -261,6 +273,11 @@ class TrainingLoop:
             "num_groups_replaced": self._num_replaced,
             "num_nodes": len(self._nodes.present),
             "drift_by_peer": updated.drift_by_peer,
+            "left_out_by_peer": {
+                peer: found.num_left_out
+                for peer, found in updated.sampled_by.items()
+                if found.num_left_out
+            },
             "by_staleness": {str(lag): of_it for lag, of_it in updated.by_staleness.items()},
             "trainer": updated.metrics,
         }

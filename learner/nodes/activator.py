@@ -117,6 +117,8 @@ class Activator:
         is_enough = last is not None and last.needed_rollouts_per_s is not None and last.is_feasible
         if self._progress.is_finished:
             self._direct(node, Directive.FINISHED, "the run is finished")
+        elif node.is_distrusted(trio.current_time()):
+            self._direct(node, Directive.STANDBY, node.distrusted_why)
         elif not is_enough and node.state not in UNABLE and self._has_room_for(node):
             self._direct(node, Directive.ACTIVE, "active: all rollouts are wanted")
         self.changed()
@@ -185,6 +187,8 @@ class Activator:
                 self._direct(node, Directive.FINISHED, "the run is finished")
             elif node.state in UNABLE:
                 self._direct(node, Directive.STANDBY, f"standby: it {_UNABLE_WORDS[node.state]}")
+            elif node.is_distrusted(trio.current_time()):
+                self._direct(node, Directive.STANDBY, node.distrusted_why)
             elif choice is not None:
                 directive = Directive.ACTIVE if choice.is_active else Directive.STANDBY
                 self._direct(node, directive, choice.why)

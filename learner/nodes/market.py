@@ -75,7 +75,9 @@ def offers_of(
         usual_s: the start-up of a node of which nothing is known.
     """
     speeds = speeds_of(nodes, now_s)
-    able = [node for node in nodes.present if node.state not in UNABLE]
+    able = [
+        node for node in nodes.present if node.state not in UNABLE and not node.is_distrusted(now_s)
+    ]
     startups_s = [node.startup_s for node in able if node.startup_s is not None]
     typical_s = median(startups_s) if startups_s else usual_s
     loads_s = _loads_s(able, bound_s)

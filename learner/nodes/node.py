@@ -8,6 +8,7 @@ from typing import Final
 
 from echo2swarm.rates import WindowSum
 from echo2swarm.selection.speed import Presence, SpeedMeter
+from learner.nodes.sampling_record import SamplingRecord
 from protocols.activation import Directive, NodeState
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
@@ -69,6 +70,11 @@ class Node:
     num_engine_restarts: int = 0
     payload_bytes_sent: int = 0
     payload_bytes_received: int = 0
+    sampling: SamplingRecord = field(default_factory=SamplingRecord)
+    """What recomputing its rollouts tells of how they were sampled."""
+    distrust: str = ""
+    """Why nothing of it is wanted, until the time below."""
+    distrusted_until_s: float = -inf
     superseded: dict[str, int] = field(default_factory=dict)
     """Earlier sessions, and how often they were heard of since a later one began."""
     twin_at_s: float | None = None
@@ -78,6 +84,15 @@ class Node:
     def full_why(self) -> str:
         """What it is told of its directive, and of the work it gets."""
         return f"{self.why}; {self.no_work_why}" if self.no_work_why else self.why
+
+    def is_distrusted(self, now_s: float) -> bool:
+        """Whether nothing of it is wanted now."""
+        return now_s < self.distrusted_until_s
+
+    @property
+    def distrusted_why(self) -> str:
+        """What it is told meanwhile."""
+        return f"standby: {Reason.NOT_SAMPLED}: {self.distrust}"
 
     @property
     def is_visitor(self) -> bool:

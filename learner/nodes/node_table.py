@@ -14,13 +14,16 @@ from learner.ledger.resume import Contribution
 from learner.nodes.links import LinkStatus
 from learner.nodes.node import News, Node
 from learner.nodes.room import NoRoomError, idle, who_gives_way
-from protocols.activation import Heartbeat, NodeState, PeerReport
+from learner.training.messages import SampledBy
+from protocols.activation import Directive, Heartbeat, NodeState, PeerReport
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId, short
 from protocols.reasons import Reason
 from protocols.status import NodeStatus, ReasonCount
 
 WINDOW_S: Final = 300.0
+DISTRUST_S: Final = 3600.0
+"""So long nothing is wanted of a node whose rollouts turned out not to be sampled."""
 _MAX_REPORTED: Final = 1000
 """Of one report: nobody fills another's record at one stroke."""
 _SMOOTHING: Final = 0.3
@@ -224,6 +227,28 @@ class NodeTable:
         """Count rollouts that went into an update."""
         if (node := self._nodes.get(peer)) is not None:
             node.num_trained += count
+
+    def sampled(self, peer: PeerId, found: SampledBy, now_s: float) -> str:
+        """Note what an update tells of how a node's rollouts were sampled.
+
+        Returns:
+            why nothing of it is wanted from now on, for a while; empty if that is no news.
+        """
+        node = self._nodes.get(peer)
+        if node is None:
+            return ""
+        node.sampling.add(found)
+        if node.is_distrusted(now_s):
+            return ""
+        why = node.sampling.why_not_sampled(other.sampling for other in self._nodes.values())
+        if why:
+            node.sampling.forgive()
+            node.distrust, node.distrusted_until_s = why, now_s + DISTRUST_S
+            node.refusals[Reason.NOT_SAMPLED] += found.num_rollouts
+            node.last_refusal = f"{Reason.NOT_SAMPLED}: {why}"
+            node.direct(Directive.STANDBY, node.distrusted_why, now_s)
+            self.epoch += 1
+        return why
 
     def lease_took(self, peer: PeerId, took_s: float) -> None:
         """Note how long a finished lease took."""

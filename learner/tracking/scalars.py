@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from typing import Any, Final
 
-_NOT_CURVES: Final = frozenset({"step", "unix_s", "eval/version", "drift_by_peer", "staleness"})
+_NOT_CURVES: Final = frozenset(
+    {"step", "unix_s", "eval/version", "drift_by_peer", "left_out_by_peer", "staleness"}
+)
 """Where a point lies, and what has a curve for each node: those come and go by the hundreds."""
 _OWN: Final = "run"
 """The group of what has none in its name."""

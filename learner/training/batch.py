@@ -5,6 +5,7 @@ again because a NaN that slips through would destroy the weights for good.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +35,10 @@ class Batch:
     """Who made each sample."""
     staleness: tuple[int, ...]
     """Updates made since the version that each sample is of."""
+    is_checked: tuple[bool, ...]
+    """Whether each sample would be here whatever its own reward: the others of its group differ
+    without it. Of the rest nothing can be told of how they were sampled: a rare answer is what
+    brings its group here."""
     minibatch: tuple[int, ...]
     """In which of the update's optimizer steps each sample is; whole groups are."""
     num_minibatches: int
@@ -85,6 +90,7 @@ def make_batch(
     samples: list[Sample] = []
     peers: list[str] = []
     staleness: list[int] = []
+    is_checked: list[bool] = []
     minibatch: list[int] = []
     parts: list[tuple[Floats, Floats, Floats]] = []
     num_unequal = first = index = 0
@@ -94,6 +100,7 @@ def make_batch(
             [rollout.reward for rollout in group.rollouts], scale=objective.scale_advantages
         )
         num_unequal += advantages is not None
+        counts = Counter(rollout.reward for rollout in group.rollouts)
         for offset, rollout in enumerate(group.rollouts):
             completion, logprobs = unpacked[index]
             weight, part, index = weights[index], minibatches[index], index + 1
@@ -103,6 +110,8 @@ def make_batch(
             samples.append(Sample(tokens=prompt + completion, num_prompt=len(prompt), first=first))
             peers.append(rollout.peer_id)
             staleness.append(step - rollout.version)
+            num_others = len(counts) - (counts[rollout.reward] == 1)
+            is_checked.append(num_others > 1 or bool(objective.kl_coefficient))
             minibatch.append(part)
             size, advantage = len(completion), advantages[offset] if advantages else 0.0
             first += size
@@ -119,6 +128,7 @@ def make_batch(
         samples=tuple(samples),
         peers=tuple(peers),
         staleness=tuple(staleness),
+        is_checked=tuple(is_checked),
         minibatch=tuple(minibatch),
         num_minibatches=num_minibatches,
         behaviour_N=behaviour,

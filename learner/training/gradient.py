@@ -20,6 +20,11 @@ from learner.training.objective import token_losses
 from learner.training.policy import Policy
 from learner.training.tokens import Tokens
 
+_FLAT_POWER: Final = 0.8
+"""A flattened policy is proportional to this power of the policy. A lower one would tell unlikely
+tokens sooner, but not in a large vocabulary: its long tail would take all the probability."""
+_SHARP_POWER: Final = 2.0
+"""The same of a sharpened one: as sampled at half the temperature."""
 _MAX_LOGITS: Final = 1 << 25
 """Logits held at once: 128 MiB, a few times over."""
 
@@ -40,6 +45,8 @@ def add_gradient(policy: Policy, micro: MicroBatch, tokens: Tokens, objective: O
         tokens.policy_N[piece.index_M] = policy_M.detach()
         entropy_P = _entropies(logits_PV.detach(), norms_P.detach())
         tokens.entropy_N[piece.index_M] = entropy_P[piece.at_M]
+        tokens.flat_N[piece.index_M] = _logprobs_of_power(logits_PV.detach(), _FLAT_POWER, piece)
+        tokens.sharp_N[piece.index_M] = _logprobs_of_power(logits_PV.detach(), _SHARP_POWER, piece)
         if gradients_M is None:
             loss = _loss(policy_M, piece.index_M, tokens, objective)
             loss.backward()
@@ -118,6 +125,12 @@ def _loss(
 ) -> torch.Tensor:
     losses_M = token_losses(policy_M, tokens.given(index_M, policy_M), objective)
     return (tokens.weights_N[index_M] * losses_M).sum()
+
+
+def _logprobs_of_power(logits_PV: torch.Tensor, power: float, piece: _Piece) -> torch.Tensor:
+    """Return the tokens' log-probabilities under a policy proportional to a power of this one."""
+    power_PV = logits_PV * power
+    return power_PV[piece.at_M, piece.target_M] - power_PV.logsumexp(-1)[piece.at_M]
 
 
 def _entropies(logits_PV: torch.Tensor, norms_P: torch.Tensor) -> torch.Tensor:

@@ -70,6 +70,18 @@ class Update(Message, frozen=True, tag="update"):
     groups: tuple[TrainGroup, ...]
 
 
+class SampledBy(Message, frozen=True):
+    """What recomputing tells of one node's rollouts, of those that have a gradient."""
+
+    num_rollouts: int
+    num_left_out: int
+    """Those whose claimed logprobs are too far from the recomputed ones to count."""
+    unlikely_evidence: float
+    """Sum of log(q / b): of what a flattened policy gives its tokens, against what it claims."""
+    likely_evidence: float
+    """The same of a sharpened policy."""
+
+
 class Updated(Message, frozen=True):
     """The step is done (or was skipped, which counts as a step without change)."""
 
@@ -81,6 +93,8 @@ class Updated(Message, frozen=True):
     """How far what each node told is from what was recomputed; see ``docs/metrics.md``."""
     by_staleness: dict[int, dict[str, float]] = msgspec.field(default_factory=dict)
     """What depends on who sampled, for each staleness; documented in ``docs/metrics.md``."""
+    sampled_by: dict[str, SampledBy] = msgspec.field(default_factory=dict)
+    """What each node's rollouts show of how they were sampled."""
 
 
 class WriteWeights(Message, frozen=True, tag="write_weights"):

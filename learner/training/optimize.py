@@ -19,11 +19,12 @@ from learner.config.objective import objective_of
 from learner.training.batch import Batch
 from learner.training.batching import MicroBatch, Sample, make_micro_batches
 from learner.training.gradient import add_gradient, note_logprobs
+from learner.training.messages import SampledBy
 from learner.training.optimizer import Stepped, apply_gradients
 from learner.training.policy import Policy
 from learner.training.spreading import spread
 from learner.training.token_metrics import metrics_by_staleness, token_metrics
-from learner.training.tokens import Tokens, drift_by_peer
+from learner.training.tokens import Tokens, drift_by_peer, sampled_by
 
 OnProgress = Callable[[str, float, float], None]
 Rounds = list[list[MicroBatch]]
@@ -38,6 +39,7 @@ class Optimized:
     """By the names of ``docs/metrics.md``."""
     drift_by_peer: dict[str, dict[str, float]]
     by_staleness: dict[int, dict[str, float]]
+    sampled_by: dict[str, SampledBy]
 
 
 def optimize(
@@ -108,6 +110,7 @@ def optimize(
         metrics,
         drift_by_peer(batch, trained),
         metrics_by_staleness(trained, staleness_S, objective),
+        sampled_by(batch, tokens, trained, objective),
     )
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from learner.config.objective import Objective
 from learner.training.batch import Batch
-from learner.training.objective import Given, kl_penalties
+from learner.training.messages import SampledBy
+from learner.training.objective import Given, is_left_out, kl_penalties
 from learner.training.token_metrics import Trained
 
 
@@ -26,6 +28,10 @@ class Tokens:
     policy_N: torch.Tensor
     """As of the gradient that the token was in."""
     entropy_N: torch.Tensor
+    flat_N: torch.Tensor
+    """Log-probabilities under a flattened copy of that policy,"""
+    sharp_N: torch.Tensor
+    """and under a sharpened one."""
     prox_N: torch.Tensor | None
     """Filled in before the first of several optimizer steps; with one, it is the policy."""
     reference_N: torch.Tensor | None
@@ -46,6 +52,8 @@ class Tokens:
             lengths_S=torch.from_numpy(lengths_S).to(device),
             policy_N=torch.zeros_like(behaviour_N),
             entropy_N=torch.zeros_like(behaviour_N),
+            flat_N=torch.zeros_like(behaviour_N),
+            sharp_N=torch.zeros_like(behaviour_N),
             prox_N=None if is_one_step else torch.zeros_like(behaviour_N),
             reference_N=torch.zeros_like(behaviour_N) if has_reference else None,
             loss=torch.zeros((), device=device),
@@ -53,7 +61,7 @@ class Tokens:
 
     def found(self) -> list[torch.Tensor]:
         """Return what gradients have filled in, each value by one rank; 0 with the others."""
-        columns = [self.policy_N, self.entropy_N, self.loss]
+        columns = [self.policy_N, self.entropy_N, self.flat_N, self.sharp_N, self.loss]
         return columns if self.reference_N is None else [*columns, self.reference_N]
 
     def given(self, index_M: torch.Tensor, policy_M: torch.Tensor) -> Given:
@@ -81,6 +89,30 @@ class Tokens:
             ),
             entropy_N=self.entropy_N,
         )
+
+
+def sampled_by(
+    batch: Batch, tokens: Tokens, trained: Trained, objective: Objective
+) -> dict[str, SampledBy]:
+    """Return what each node's rollouts show of how they were sampled."""
+    lengths = [sample.num_completion for sample in batch.samples]
+    is_checked_N = np.repeat(np.asarray(batch.is_checked, np.float64), lengths)
+    is_out_N = is_left_out(trained.policy_N, trained.given, objective).cpu().numpy()
+    unlikely_N, likely_N = (
+        (q_N - tokens.behaviour_N).double().cpu().numpy() * is_checked_N
+        for q_N in (tokens.flat_N, tokens.sharp_N)
+    )
+    found: dict[str, SampledBy] = {}
+    for sample, peer in zip(batch.samples, batch.peers, strict=True):
+        before = found.get(peer, SampledBy(0, 0, 0.0, 0.0))
+        part = slice(sample.first, sample.first + sample.num_completion)
+        found[peer] = SampledBy(
+            before.num_rollouts + 1,
+            before.num_left_out + int(is_out_N[sample.first]),
+            before.unlikely_evidence + float(unlikely_N[part].sum()),
+            before.likely_evidence + float(likely_N[part].sum()),
+        )
+    return found
 
 
 def drift_by_peer(batch: Batch, trained: Trained) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from learner.training.batch import make_batch
 from learner.training.checkpoint import copy_part, copy_state, load_checkpoint
 from learner.training.folders import new_folder
 from learner.training.hardware import autocast_dtype, device_of, resident_bytes
-from learner.training.messages import Start, Started, TrainGroup, Updated
+from learner.training.messages import SampledBy, Start, Started, TrainGroup, Updated
 from learner.training.optimize import OnProgress, optimize
 from learner.training.optimizer import learning_rate, make_optimizer
 from learner.training.policy import PolicyOptions, load_policy
@@ -90,6 +90,7 @@ class Trainer:
         metrics: dict[str, float] = dict(batch.metrics)
         drift_by_peer: dict[str, dict[str, float]] = {}
         by_staleness: dict[int, dict[str, float]] = {}
+        sampled_by: dict[str, SampledBy] = {}
         metrics |= {"is_without_signal": float(not batch.samples), "is_not_finite": 0.0}
         if batch.samples:
             self._is_torn = batch.num_minibatches > 1
@@ -106,6 +107,7 @@ class Trainer:
             metrics |= optimized.metrics
             drift_by_peer = optimized.drift_by_peer
             by_staleness = optimized.by_staleness
+            sampled_by = optimized.sampled_by
             self._is_torn = False
         self.step += 1
         metrics["update_s"] = time.perf_counter() - started_s
@@ -116,6 +118,7 @@ class Trainer:
             metrics=metrics,
             drift_by_peer=drift_by_peer,
             by_staleness=by_staleness,
+            sampled_by=sampled_by,
         )
 
     def write_weights(self, folder: Path) -> list[str]:

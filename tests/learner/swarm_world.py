@@ -42,7 +42,7 @@ from learner.scoring.messages import (
     sha256_of_prompt,
 )
 from learner.tracking.metrics import Metrics
-from learner.training.messages import TrainGroup, Updated
+from learner.training.messages import SampledBy, TrainGroup, Updated
 from protocols import activation, leases, rollouts, status
 from protocols import advert as advert_protocol
 from protocols.activation import Directive, Heartbeat, HeartbeatReply, NodeState
@@ -111,6 +111,8 @@ class FakeTrainer:
         self.step = 0
         self.batches: list[list[TrainGroup]] = []
         self.weights = bytes(32)
+        self.evidence: dict[str, SampledBy] = {}
+        """What it says of each update with rollouts of a node."""
         self.save_s = 0.0
         self._train_s = train_s
         self._max_staleness = max_staleness
@@ -124,7 +126,11 @@ class FakeTrainer:
         await trio.sleep(self._train_s)
         self.step += 1
         self.weights = sha256(self.weights + msgspec.msgpack.encode(groups)).digest()
-        return Updated(self.step, {"loss": 0.5}, {})
+        return Updated(self.step, {"loss": 0.5}, {}, sampled_by=self._sampled_by(groups))
+
+    def _sampled_by(self, groups: Sequence[TrainGroup]) -> dict[str, SampledBy]:
+        peers = {made.peer_id for group in groups for made in group.rollouts}
+        return {peer: self.evidence[peer] for peer in peers if peer in self.evidence}
 
     async def write_weights(self, folder: Path) -> None:
         await trio.lowlevel.checkpoint()

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from echo2swarm.errors import NetworkError
+from learner.training.messages import SampledBy
 from protocols.activation import PeerReport
 from protocols.ids import PeerId
 from protocols.leases import Lease
@@ -232,3 +233,28 @@ async def test_what_others_refused_from_a_node_shows_at_that_node(
     (line,) = [line for line in status.nodes if line.peer_id == node.peer]
     assert [(c.reason, c.count) for c in line.refusals] == [(Reason.BAD_CHUNK_HASH, 3)]
     assert "reported by" in line.last_refusal
+
+
+async def test_a_node_whose_rollouts_were_not_sampled_is_turned_away_and_training_goes_on(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, config(num_steps=12)) as world:
+        poisoner = world.start_node(1)
+        await poisoner.joined.wait()
+        world.trainer.evidence[poisoner.peer] = SampledBy(2, 0, 30.0, 0.0)
+        world.start_node(2)
+        with trio.fail_after(2000):
+            await world.finished.wait()
+        status = world.learner.status.status()
+        trained = [
+            {r.peer_id for g in batch for r in g.rollouts} for batch in world.trainer.batches
+        ]
+
+    (line,) = [node for node in status.nodes if node.peer_id == poisoner.peer]
+    assert line.directive == "finished"
+    assert Reason.NOT_SAMPLED in [count.reason for count in line.refusals]
+    assert line.last_refusal.startswith("not_sampled: ")
+    assert world.trainer.step == 12
+    first = next(i for i, peers in enumerate(trained) if poisoner.peer in peers)
+    # What was complete by then is still used.
+    assert not any(poisoner.peer in peers for peers in trained[first + 5 :])

@@ -331,3 +331,72 @@ def test_a_model_that_sorts_half_the_time_learns_to_sort() -> None:
 
     assert sum(rewards[:3]) / 3 < 0.6
     assert sum(rewards[-5:]) / 5 > 0.7
+
+
+def test_what_each_node_shows_of_its_sampling_is_told() -> None:
+    trainer = trainer_of(start(max_drift=0.5))
+    prompt, good, bad = [3, 1, 2, ASK], [1, 2, 3, EOS], [3, 2, 1, EOS]
+
+    def logprobs(completion: list[int]) -> list[float]:
+        sample = Sample(tokens=prompt + completion, num_prompt=len(prompt), first=0)
+        with torch.no_grad():
+            return plain_logprobs(trainer._model, [sample]).tolist()
+
+    rollouts = [
+        rollout(answer, claims, reward=float(answer == good), peer_id=peer)
+        for answer in (good, bad)
+        for peer, claims in (("honest", logprobs(answer)), ("liar", [-6.0] * 4))
+    ]
+    sampled_by = trainer.update(0, (group(0, prompt, rollouts),), silent).sampled_by
+
+    assert (sampled_by["honest"].num_rollouts, sampled_by["honest"].num_left_out) == (2, 0)
+    assert (sampled_by["liar"].num_rollouts, sampled_by["liar"].num_left_out) == (2, 2)
+    assert sampled_by["liar"].unlikely_evidence > 10 + sampled_by["honest"].unlikely_evidence
+
+
+def test_a_rare_answer_that_brings_its_group_here_is_no_evidence() -> None:
+    prompt, good, bad = [3, 1, 2, ASK], [1, 2, 3, EOS], [3, 2, 1, EOS]
+    rollouts = [
+        rollout(good, [-0.1] * 4, reward=1.0, peer_id="many"),
+        rollout(good, [-0.1] * 4, reward=1.0, peer_id="many"),
+        rollout(bad, [-9.0] * 4, reward=0.0, peer_id="one"),
+    ]
+    sampled_by = trainer_of(start()).update(0, (group(0, prompt, rollouts),), silent).sampled_by
+
+    assert (sampled_by["one"].unlikely_evidence, sampled_by["one"].likely_evidence) == (0, 0)
+    assert sampled_by["many"].unlikely_evidence != 0
+
+
+def test_evidence_of_honest_sampling_is_no_more_than_chance_has_it() -> None:
+    trainer = trainer_of(start(learning_rate=1e-9))
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for step in range(20):
+        groups = []
+        for number in range(8):
+            prompt = [*torch.randint(10, (3,), generator=generator).tolist(), ASK]
+            rollouts = []
+            for _ in range(4):
+                answer, claims = _sampled(trainer, prompt, generator)
+                reward = float(answer == [*sorted(prompt[:3]), EOS])
+                rollouts.append(rollout(answer, claims, reward=reward))
+            groups.append(group(number, prompt, rollouts))
+        told = trainer.update(step, tuple(groups), silent).sampled_by
+        found += [(told["peer"].unlikely_evidence, told["peer"].likely_evidence)] if told else []
+
+    # Their exponentials are 1 in expectation, so their sums fall if they do anything.
+    assert len(found) > 5
+    assert all(sum(values) < 5 for values in zip(*found, strict=True))
+
+
+def _sampled(
+    trainer: Trainer, prompt: list[int], generator: torch.Generator
+) -> tuple[list[int], list[float]]:
+    answer: list[int] = []
+    claims: list[float] = []
+    while len(answer) < 4 and answer[-1:] != [EOS]:
+        with torch.no_grad():
+            row = trainer._model(torch.tensor([prompt + answer])).logits[0, -1].log_softmax(-1)
+        answer.append(int(torch.multinomial(row.exp(), 1, generator=generator)))
+        claims.append(float(row[answer[-1]]))
+    return answer, claims
