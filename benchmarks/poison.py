@@ -1,6 +1,6 @@
 """How much reward do rollouts cost that were never sampled, whatever logprobs they claim?
 
-``python -m benchmarks.poison [--quick] [--seed N] [--json FILE]``
+``python -m benchmarks.poison [--quick] [--seed N] [--identities N] [--json FILE]``
 
 A model of 0.1 M parameters learns to sort three digits, from the rollouts of honest nodes and of
 poisoners, who get a fixed share of the supply and hand in completions of their own making. Intake,
@@ -70,7 +70,6 @@ _EVALUATE_EVERY: Final = 5
 _NUM_LAST: Final = 4
 """Evaluations at the end that make the final reward."""
 _NUM_HONEST: Final = 7
-_NUM_POISONERS: Final = 3
 _NUM_CHOSEN_FROM: Final = 16
 _SESSION: Final = "session-1"
 NONE: Final = "no poison"
@@ -135,6 +134,8 @@ class Study:
     poisons: tuple[Poison, ...]
     seeds: tuple[int, ...]
     num_steps: int
+    num_identities: int = 1
+    """Under which the poison comes."""
 
 
 FULL: Final = Study(
@@ -178,7 +179,9 @@ class Run:
 class World:
     """A run without its network: whoever's turn it is leases, samples, and hands in."""
 
-    def __init__(self, poison: Poison | None, seed: int, num_steps: int) -> None:
+    def __init__(
+        self, poison: Poison | None, seed: int, num_steps: int, num_identities: int = 1
+    ) -> None:
         self.trainer: Trainer = _open_trainer(seed)
         import torch  # noqa: PLC0415 - after the threads are set
 
@@ -201,7 +204,7 @@ class World:
         )
         self.nodes = NodeTable(silent_after_s=1e9)
         self.honest = [PeerId(f"honest-{number}") for number in range(_NUM_HONEST)]
-        self.poisoners = [PeerId(f"poisoner-{number}") for number in range(_NUM_POISONERS)]
+        self.poisoners = [PeerId(f"poisoner-{number}") for number in range(num_identities)]
         for peer in (*self.honest, *self.poisoners):
             self._enter(peer)
         self.refused: Counter[str] = Counter()
@@ -411,9 +414,9 @@ def _open_trainer(seed: int) -> "Trainer":
     return trainer  # type: ignore[no-any-return]
 
 
-def run_once(poison: Poison | None, seed: int, num_steps: int) -> Run:
+def run_once(poison: Poison | None, seed: int, num_steps: int, num_identities: int = 1) -> Run:
     """Make one run."""
-    world = World(poison, seed, num_steps)
+    world = World(poison, seed, num_steps, num_identities)
     rewards = []
     for step in range(num_steps):
         world.step(step)
@@ -436,7 +439,7 @@ def measure(study: Study, console: Console) -> Iterator[Run]:
     cases = [(poison, seed) for poison in (None, *study.poisons) for seed in study.seeds]
     with Progress(console=console, transient=True) as progress:
         for poison, seed in progress.track(cases, description="training"):
-            yield run_once(poison, seed, study.num_steps)
+            yield run_once(poison, seed, study.num_steps, study.num_identities)
 
 
 def judge(runs: Sequence[Run], study: Study) -> Outcome:
@@ -454,8 +457,8 @@ def judge(runs: Sequence[Run], study: Study) -> Outcome:
         name="poison",
         what=(
             f"Reward after {study.num_steps} updates of {_GROUPS_PER_STEP} x {_GROUP_SIZE} "
-            f"rollouts with {SHARE:.0%} of the supply from {_NUM_POISONERS} poisoners, as long as "
-            f"they are let in; {len(study.seeds)} seeds."
+            f"rollouts with {SHARE:.0%} of the supply from {study.num_identities} poisoner(s), as "
+            f"long as they are let in; {len(study.seeds)} seeds."
         ),
         columns=("strategy, claim", "final reward", "kept", "trained on", "turned away", "refused"),
         rows=tuple(
@@ -477,11 +480,12 @@ def judge(runs: Sequence[Run], study: Study) -> Outcome:
 @click.command()
 @click.option("--quick", "is_quick", is_flag=True, help="Three claims, one seed.")
 @click.option("--seed", "seeds", type=int, multiple=True, help="May be repeated.  [default: 1 2 3]")
+@click.option("--identities", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path))
-def main(*, is_quick: bool, seeds: tuple[int, ...], json_path: Path | None) -> int:
+def main(*, is_quick: bool, seeds: tuple[int, ...], identities: int, json_path: Path | None) -> int:
     """Compare runs with poisoned supply with one without."""
     study = QUICK if is_quick else FULL
-    study = replace(study, seeds=seeds or study.seeds)
+    study = replace(study, seeds=seeds or study.seeds, num_identities=identities)
     console = Console(stderr=True)
     runs = list(measure(study, console))
     return finish(judge(runs, study), json_path=json_path)

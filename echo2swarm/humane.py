@@ -7,6 +7,8 @@ them goes through :func:`printable`, so that nobody can steer our terminal.
 import math
 from typing import Final
 
+from protocols.activation import Trouble
+
 MISSING: Final = "-"
 _BYTE_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _LONG_TIMES: Final = ((5970, 60, "min"), (172_800, 3600, "h"), (math.inf, 86_400, "d"))
@@ -20,6 +22,11 @@ def printable(text: str, *, max_chars: int = 200) -> str:
     clean = "".join(c if c.isprintable() else " " for c in text[: 4 * max_chars])
     clean = " ".join(clean.split())
     return clean if len(clean) <= max_chars else clean[: max_chars - 3] + "..."
+
+
+def trouble_text(trouble: Trouble) -> str:
+    """Return what a node says keeps it from working."""
+    return f"{trouble.kind}: {printable(trouble.detail)}"
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -26,6 +26,7 @@ from echo2swarm.humane import (
     format_seconds,
     printable,
     rod,
+    trouble_text,
 )
 from echo2swarm.rates import Phase
 from echo2swarm.status_evaluation import evaluation_facts
@@ -166,6 +167,16 @@ def _facts(
         name = printable(node.name, max_chars=14) or "node"
         text = f"{name} {short(PeerId(node.peer_id))}: {printable(node.warning)}"
         facts.append(("warning", Text(text, style="bold red")))
+    troubled = [node for node in sort_nodes(status.nodes) if node.is_connected and node.trouble]
+    for node in troubled[:_MAX_WARNINGS_SHOWN]:
+        if node.trouble is not None:
+            name = printable(node.name, max_chars=14) or "node"
+            text = f"{name} {short(PeerId(node.peer_id))} says {trouble_text(node.trouble)}"
+            facts.append(("trouble", Text(text, style="yellow")))
+    for node in [n for n in sort_nodes(status.nodes) if n.num_left_out][:_MAX_WARNINGS_SHOWN]:
+        name = printable(node.name, max_chars=14) or "node"
+        text = f"{node.num_left_out} rollouts of {name} {short(PeerId(node.peer_id))}"
+        facts.append(("left out", Text(text)))
     facts += _standing_by(status)
     facts += _absence(status, age_s=age_s)
     if status.advice and not is_over:

@@ -5,7 +5,7 @@ moved for ``run.stall_s``; if it stays so, the next ones come at twice the dista
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +13,7 @@ import structlog
 import trio
 
 from echo2swarm.dispatch.dispatcher import Dispatcher
+from echo2swarm.humane import trouble_text
 from echo2swarm.rates import Phase
 from learner.nodes.node_table import NodeTable
 from learner.progress import Progress
@@ -20,6 +21,8 @@ from protocols.activation import Directive
 
 LOOK_S: Final = 1.0
 MAX_NAMED: Final = 5
+MAX_TROUBLES: Final = 3
+"""Different ones that are told of."""
 _MAX_FACTOR: Final = 64
 
 log = structlog.get_logger()
@@ -37,6 +40,8 @@ class NodeFacts:
     applied_version: int | None
     num_in_flight: int
     """Rollouts that it has leases for."""
+    trouble: str = ""
+    """What it says keeps it from working."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +143,22 @@ def explain(facts: Facts, refused_since: Counter[str]) -> str:
 
 
 def _explain_waiting(facts: Facts, refused_since: Counter[str]) -> str:
+    said = troubles_text([node.trouble for node in facts.nodes if node.trouble])
+    return _explain_supply(facts, refused_since) + (f"; {said}" if said else "")
+
+
+def troubles_text(troubles: Sequence[str]) -> str:
+    """Return what so many nodes say of themselves, the most frequent first."""
+    if not troubles:
+        return ""
+    who = "one node says" if len(troubles) == 1 else f"{len(troubles)} nodes say"
+    counts = Counter(troubles).most_common(MAX_TROUBLES)
+    texts = [f"{text} ({count} of them)" if count > 1 else text for text, count in counts]
+    num_more = len(set(troubles)) - len(counts)
+    return f"{who}: {'; '.join(texts)}" + (f"; and {num_more} more" if num_more else "")
+
+
+def _explain_supply(facts: Facts, refused_since: Counter[str]) -> str:
     wanted = (
         f"update {facts.step + 1} waits for rollouts: {facts.num_ready} of "
         f"{facts.num_groups_wanted} groups are complete, {facts.num_open} open"
@@ -194,6 +215,7 @@ def facts_of(dispatcher: Dispatcher, nodes: NodeTable, progress: Progress) -> Fa
                 why=node.full_why,
                 applied_version=node.applied_version,
                 num_in_flight=dispatcher.leases.num_unsettled_of(node.peer),
+                trouble=trouble_text(node.trouble) if node.trouble else "",
             )
             for node in nodes.present
         ),

@@ -203,7 +203,13 @@ async def run_node(
             session_id=session_id,
             sealed_advert=advert.sealed,
             report=lambda: report_of(
-                life=life, engine=engine, sync=sync, worker=worker, traffic=traffic, links=links
+                life=life,
+                engine=engine,
+                sync=sync,
+                worker=worker,
+                traffic=traffic,
+                links=links,
+                engine_news=engine_news,
             ),
             take_faults=sync.take_reports,
             on_event=life.happened,
@@ -237,6 +243,7 @@ async def run_node(
             on_doubt=membership.announce,
             on_calibrated=membership.announce,
             is_learner_silent=lambda: membership.is_failing,
+            on_trouble=membership.announce,
             rng=rng,
         )
         discovery = Discovery(

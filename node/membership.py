@@ -27,6 +27,7 @@ from protocols.activation import (
     LinkReport,
     NodeState,
     PeerReport,
+    Trouble,
 )
 from protocols.codec import decode, encode
 from protocols.errors import RemoteProtocolError
@@ -56,6 +57,7 @@ class NodeReport:
     receiving_s: float = 0.0
     links: tuple[LinkReport, ...] = ()
     calibrated_tokens_per_s: float | None = None
+    trouble: Trouble | None = None
 
 
 class Membership:
@@ -202,6 +204,7 @@ class Membership:
             reports=told,
             links=report.links,
             calibrated_tokens_per_s=report.calibrated_tokens_per_s,
+            trouble=report.trouble,
         )
         data = await call(
             self._network,

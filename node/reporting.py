@@ -6,7 +6,10 @@ from node.engine.base import RolloutEngine
 from node.life import Life
 from node.links import Links
 from node.membership import NodeReport
+from node.snapshot import EngineNews
+from node.trouble import trouble_of
 from node.worker import Worker
+from protocols.activation import TroubleKind
 
 
 def report_of(
@@ -17,6 +20,7 @@ def report_of(
     worker: Worker,
     traffic: Traffic,
     links: Links,
+    engine_news: EngineNews,
 ) -> NodeReport:
     """Return what there is to report now."""
     held = sync.held
@@ -31,4 +35,11 @@ def report_of(
         receiving_s=links.flow.receiving_s,
         links=links.reports(),
         calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
+        trouble=trouble_of(
+            {
+                **worker.errors,
+                TroubleKind.ENGINE: "" if engine_news.is_up else engine_news.last_death,
+                TroubleKind.FETCH: sync.trouble,
+            }
+        ),
     )

@@ -7,7 +7,7 @@ submits. They meet in the workload, and a bell tells them that something has cha
 """
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NoReturn, assert_never
 
@@ -36,6 +36,7 @@ from node.workload import (
     Sample,
     Workload,
 )
+from protocols.activation import TroubleKind
 from protocols.ids import PolicyVersion
 from protocols.packed import num_packed
 
@@ -78,6 +79,7 @@ class Worker:
         on_doubt: the learner may not know us; it should get a heartbeat.
         on_calibrated: the engine was timed; the learner should hear of it.
         is_learner_silent: whether the learner did not answer the last call.
+        on_trouble: the engine failed; the learner should hear of it.
         rng: for jitter.
     """
 
@@ -93,13 +95,16 @@ class Worker:
         on_doubt: Callable[[], None],
         on_calibrated: Callable[[], None],
         is_learner_silent: Callable[[], bool] = lambda: False,
+        on_trouble: Callable[[], None] = lambda: None,
         rng: random.Random,
     ) -> None:
         self._on_calibrated = on_calibrated
+        self._on_trouble = on_trouble
         self._is_learner_silent = is_learner_silent
         self._is_resting = False
         self._speed = EngineSpeed()
         self._applying: PolicyVersion | None = None
+        self._errors: dict[TroubleKind, str] = {}
         self._calls = calls
         self._engine = engine
         self._policies = policies
@@ -156,6 +161,11 @@ class Worker:
     def applying(self) -> PolicyVersion | None:
         """The version that the engine is loading now."""
         return self._applying
+
+    @property
+    def errors(self) -> Mapping[TroubleKind, str]:
+        """What the engine can't do, and did not do since, with its words."""
+        return self._errors
 
     @property
     def speed(self) -> EngineSpeed:
@@ -286,6 +296,7 @@ class Worker:
             await ring.wait()
         except ChildError as exc:
             self._rest_s = self._backoff.next_s()
+            self._on_trouble()
             log.error("engine.refused", error=str(exc), retry_in_s=round(self._rest_s, 1))
         self._bell.ring()
 
@@ -332,16 +343,17 @@ class Worker:
             log.warning("policy.gone", version=version, error=str(exc))
             await trio.sleep(PIN_RETRY_S)
             return
-        except EngineLostError:
+        except EngineLostError as exc:
             if self._work.died_applying(version):
-                self._refused(version, "going on with an older version")
+                self._refused(version, "going on with an older version", str(exc))
             raise
         except EngineDownError:
             raise
-        except ChildError:
+        except ChildError as exc:
             self._work.refuse_version(version)
-            self._refused(version, "waiting for a newer version")
+            self._refused(version, "waiting for a newer version", str(exc))
             raise
+        self._errors.pop(TroubleKind.APPLY, None)
         self._work.applied(version)
         if version == max(self._policies.versions, default=version):
             self._retry_refused_s = RETRY_REFUSED_S
@@ -349,7 +361,8 @@ class Worker:
         self._on_applied(version)
         self._bell.ring()
 
-    def _refused(self, version: PolicyVersion, what_next: str) -> None:
+    def _refused(self, version: PolicyVersion, what_next: str, error: str) -> None:
+        self._errors[TroubleKind.APPLY] = f"version {version}: {error}"
         self._has_refused.set()
         log.error(
             "policy.refused",
@@ -383,9 +396,12 @@ class Worker:
         except ChildError as exc:
             for part in job.parts:
                 self._ended(self._work.not_sampled(part.lease_id, f"the engine says: {exc}"))
+            if not isinstance(exc, EngineDownError):
+                self._errors[TroubleKind.SAMPLE] = str(exc)
             raise
         finally:
             self._speed.ended(num_wanted, num_tokens, trio.current_time())
+        self._errors.pop(TroubleKind.SAMPLE, None)
         self._backoff.reset()
         took_s = trio.current_time() - started_s
         log.debug("work.sampled", num_completions=len(generated.completions), took_s=took_s)

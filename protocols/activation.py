@@ -16,13 +16,14 @@ from protocols.manifest import Version
 from protocols.reasons import Reason
 from protocols.ticket import MAX_ADDRESSES, Address, RunName
 
-PROTOCOL_ID: Final = "/echo2/heartbeat/1.3.0"
+PROTOCOL_ID: Final = "/echo2/heartbeat/1.4.0"
 MAX_REQUEST_BYTES: Final = 32 * 1024
 MAX_REPLY_BYTES: Final = 128 * 1024
 MAX_NEIGHBOURS: Final = 24
 """About half as many are usual; fast uploaders, and those who serve the unreachable, have more."""
 MAX_LINKS: Final = 32
 MAX_REPORTS: Final = 16
+MAX_TROUBLE_CHARS: Final = 200
 
 PeerName = Annotated[str, msgspec.Meta(min_length=1, max_length=80)]
 SessionId = Annotated[str, msgspec.Meta(min_length=8, max_length=64)]
@@ -80,6 +81,27 @@ class LinkReport(Message, frozen=True):
     """What came of the last attempt to connect to it: by dialling or, if that failed, a meeting."""
 
 
+class TroubleKind(StrEnum):
+    """What a node can't do."""
+
+    ENGINE = "engine"
+    """Its engine died, or does not start."""
+    FETCH = "fetch"
+    """It does not get the newest version."""
+    APPLY = "apply"
+    """Its engine does not take a version."""
+    SAMPLE = "sample"
+    """Its engine does not sample."""
+
+
+class Trouble(Message, frozen=True):
+    """Why a node does not do what it could."""
+
+    kind: TroubleKind
+    detail: Annotated[str, msgspec.Meta(max_length=MAX_TROUBLE_CHARS)]
+    """The error, for a person to read."""
+
+
 class Heartbeat(Message, frozen=True):
     """A node's report of itself. All of it is claims; the learner measures."""
 
@@ -103,6 +125,8 @@ class Heartbeat(Message, frozen=True):
     """Its links; those first that moved most since they were last told of."""
     calibrated_tokens_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] | None = None
     """What its engine sampled in a short trial; counts until its rollouts were measured."""
+    trouble: Trouble | None = None
+    """What keeps it from working now."""
 
 
 class PeerAddresses(Message, frozen=True):

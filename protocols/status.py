@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from protocols.activation import Count, NodeState, PeerName
+from protocols.activation import Count, NodeState, PeerName, Trouble
 from protocols.codec import Message, encode
 from protocols.errors import LocalProtocolError
 from protocols.manifest import Version
@@ -94,6 +94,10 @@ class NodeStatus(Message, frozen=True):
     """Results that it rests on."""
     is_speed_prior: bool = False
     """Whether it rests on the node's own trial, before anything was measured."""
+    trouble: Trouble | None = None
+    """What it says keeps it from working now."""
+    num_left_out: Count = 0
+    """Its rollouts that the trainer left out, as their logprobs were far from those recomputed."""
 
 
 class StalenessCount(Message, frozen=True):

@@ -168,6 +168,14 @@ class Membership:
             )
         if news.state_before is not None:
             log.info("node.state", peer=short(node.peer), name=name, state=node.state.value)
+        if news.is_new_trouble and node.trouble is not None:
+            log.warning(
+                "node.trouble",
+                peer=short(node.peer),
+                name=name,
+                kind=node.trouble.kind.value,
+                detail=printable(node.trouble.detail),
+            )
         if news.applied_version is not None:
             if news.broadcast_s is not None:
                 self._progress.broadcast_s.add(news.broadcast_s, trio.current_time())

@@ -9,7 +9,7 @@ from typing import Final
 from echo2swarm.rates import WindowSum
 from echo2swarm.selection.speed import Presence, SpeedMeter
 from learner.nodes.sampling_record import SamplingRecord
-from protocols.activation import Directive, NodeState
+from protocols.activation import Directive, NodeState, Trouble
 from protocols.advert import NodeAdvert
 from protocols.ids import PeerId
 from protocols.reasons import Reason
@@ -75,6 +75,8 @@ class Node:
     distrust: str = ""
     """Why nothing of it is wanted, until the time below."""
     distrusted_until_s: float = -inf
+    trouble: Trouble | None = None
+    """What it says keeps it from working."""
     superseded: dict[str, int] = field(default_factory=dict)
     """Earlier sessions, and how often they were heard of since a later one began."""
     twin_at_s: float | None = None
@@ -162,3 +164,5 @@ class News:
     """Set if it is another than before."""
     broadcast_s: float | None = None
     """From publish to applied, if this is the first heartbeat that shows it."""
+    is_new_trouble: bool = False
+    """It says that something keeps it from working, and did not say so before."""

@@ -146,6 +146,9 @@ class NodeTable:
         node.payload_bytes_sent = beat.payload_bytes_sent
         node.payload_bytes_received = beat.payload_bytes_received
         node.calibrated_tokens_per_s = beat.calibrated_tokens_per_s
+        kind_before = node.trouble and node.trouble.kind
+        is_new_trouble = beat.trouble is not None and beat.trouble.kind is not kind_before
+        node.trouble = beat.trouble
         if beat.state is NodeState.LEFT:
             node.lost(now_s)
         elif node.is_lost:
@@ -164,6 +167,7 @@ class NodeTable:
             state_before=state_before,
             applied_version=beat.applied_version if has_new_version else None,
             broadcast_s=broadcast_s,
+            is_new_trouble=is_new_trouble,
         )
 
     def forget_visitor(self, peer: PeerId) -> bool:
@@ -320,6 +324,8 @@ class NodeTable:
             speed_std=speed.std if speed else 0.0,
             num_speed_samples=speed.num_samples if speed else 0,
             is_speed_prior=speed.is_prior if speed else False,
+            trouble=node.trouble,
+            num_left_out=node.sampling.num_left_out,
         )
 
     def _hear_superseded(self, node: Node, beat: Heartbeat, now_s: float) -> News:

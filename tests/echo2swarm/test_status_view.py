@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from echo2swarm.status_view import eta_s, sort_nodes, status_view
-from protocols.activation import NodeState
+from protocols.activation import NodeState, Trouble, TroubleKind
 from protocols.reasons import Reason
 from protocols.status import (
     Estimate,
@@ -137,6 +137,21 @@ def test_what_a_contributor_should_see_to_is_said_of_some_nodes() -> None:
 
     assert len(lines) == 3
     assert lines[0] == "warning    node-0 00000001: two processes share its identity"
+
+
+def test_what_nodes_say_keeps_them_from_working_is_shown() -> None:
+    trouble = Trouble(TroubleKind.APPLY, "\x1bout of memory")
+    nodes = (
+        node_with(name="ada", trouble=trouble),
+        node_with(name="bob", trouble=trouble, is_connected=False),
+        node_with(name="eve", num_left_out=12),
+    )
+
+    lines = shown(status_with(nodes=nodes), width=80, plain=True)
+
+    assert "trouble    ada 00000001 says apply: out of memory" in lines
+    assert not any("bob" in line for line in lines if line.startswith("trouble"))
+    assert "left out   12 rollouts of eve 00000001" in lines
 
 
 def test_plain_text_at_140_columns_tells_of_price_and_traffic() -> None:

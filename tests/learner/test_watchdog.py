@@ -61,6 +61,20 @@ def test_a_run_that_is_over_does_not_stall() -> None:
             r"have not got version 3 yet: ada \(0 rollouts, at version none\)",
         ),
         (FACTS, "have no lease: ada"),
+        (
+            replace(FACTS, nodes=(replace(NODE, trouble="sample: too long"),)),
+            "have no lease: ada .*; one node says: sample: too long$",
+        ),
+        (
+            replace(
+                FACTS,
+                nodes=tuple(
+                    replace(NODE, trouble=text)
+                    for text in ("apply: a", "sample: b", "sample: b", "apply: c", "apply: d", "")
+                ),
+            ),
+            r"; 5 nodes say: sample: b \(2 of them\); apply: a; apply: c; and 1 more$",
+        ),
         (replace(FACTS, phase=Phase.TRAINING), "the trainer is at update 4"),
         (replace(FACTS, phase=Phase.PUBLISHING), "disk is slow or full"),
         (replace(FACTS, phase=Phase.CHECKPOINTING), "a checkpoint is written"),

@@ -16,6 +16,7 @@ from node.engine.base import RolloutEngine
 from node.learner_calls import LearnerCalls
 from node.life import Life
 from node.membership import Membership, NodeReport
+from node.trouble import trouble_of
 from node.worker import Worker
 from protocols.activation import PeerReport
 from protocols.ids import PolicyVersion, peer_id_of
@@ -100,6 +101,7 @@ async def open_bench(
                     payload_bytes_sent=0,
                     payload_bytes_received=0,
                     calibrated_tokens_per_s=worker.calibrated_tokens_per_s,
+                    trouble=trouble_of(worker.errors),
                 )
 
             def on_applied(version: PolicyVersion) -> None:
@@ -128,6 +130,7 @@ async def open_bench(
                 on_doubt=membership.announce,
                 on_calibrated=membership.announce,
                 is_learner_silent=lambda: membership.is_failing,
+                on_trouble=membership.announce,
                 rng=random.Random(0),
             )
             life.attach(_Parts(membership, worker))

@@ -13,8 +13,8 @@ from node.remedies import remedy_for
         ("killed by SIGABRT (last line: what(): std::bad_alloc)", "too little memory"),
         ("DefaultCPUAllocator: can't allocate memory: you tried", "too little memory"),
         ("ImportError: x.so: failed to map segment from shared object", "too little memory"),
-        ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "another version"),
-        ("abc opens no stream for /echo2/heartbeat/1.3.0: StreamFailure", "is starting"),
+        ("abc opens no stream for /echo2/heartbeat/1.4.0: StreamFailure", "another version"),
+        ("abc opens no stream for /echo2/heartbeat/1.4.0: StreamFailure", "is starting"),
         ("not a valid HeartbeatReply: Object contains unknown field `x`", "another version"),
         (
             "can't reach peer 12D3: /ip4/203.0.113.9/tcp/4150: Connection refused",

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from echo2swarm.network.base import PeerInfo
 from node.membership import LOOK_S
 from node.worker import DRAIN_S, KEEP_S, MAX_LEASES, RETRY_REFUSED_S
-from protocols.activation import Directive, NodeState
+from protocols.activation import Directive, NodeState, TroubleKind
 from protocols.leases import Lease
 from protocols.lifecycle import OwnerPaused, OwnerResumed
 from protocols.reasons import Reason
@@ -445,6 +445,25 @@ async def test_work_that_the_engine_refuses_goes_back_with_the_reason(
     assert "prompt too long" in bench.learner.returned[0].why
 
 
+async def test_what_the_engine_does_not_do_is_told_with_the_next_heartbeat_until_it_does(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_bench() as bench:
+        with at_most():
+            bench.engine.refuses_work = True
+            bench.policies.hold(0)
+            bench.learner.give(1)
+            await bench.learner.until(lambda: any(beat.trouble for beat in bench.learner.beats))
+            trouble = bench.learner.beats[-1].trouble
+            bench.engine.refuses_work = False
+            bench.learner.give(1)
+            await bench.learner.until(lambda: bench.learner.beats[-1].trouble is None)
+
+    assert trouble is not None
+    assert trouble.kind is TroubleKind.SAMPLE
+    assert "prompt too long" in trouble.detail
+
+
 async def test_a_version_that_the_engine_refuses_leaves_the_old_one_working(
     autojump_clock: MockClock,
 ) -> None:
@@ -459,6 +478,10 @@ async def test_a_version_that_the_engine_refuses_leaves_the_old_one_working(
 
     assert {r.oldest_version for r in bench.learner.rollouts} == {0}
     assert bench.learner.beats[-1].applied_version == 0
+    trouble = bench.learner.beats[-1].trouble
+    assert trouble is not None
+    assert trouble.kind is TroubleKind.APPLY
+    assert trouble.detail.startswith("version 1: ")
     assert len(bench.events("policy.refused")) == 1
 
 

@@ -151,6 +151,8 @@ NODE_STATUS: Final = status.NodeStatus(
     speed_std=0.25,
     num_speed_samples=15,
     is_speed_prior=False,
+    trouble=None,
+    num_left_out=4,
 )
 
 MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
@@ -173,6 +175,7 @@ MESSAGES: Final[dict[str, tuple[msgspec.Struct, ...]]] = {
             reports=(REPORT,),
             links=(LINK,),
             calibrated_tokens_per_s=512.5,
+            trouble=activation.Trouble(activation.TroubleKind.APPLY, "version 3: out of memory"),
         ),
         activation.HeartbeatReply(
             directive=activation.Directive.ACTIVE,

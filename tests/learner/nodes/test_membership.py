@@ -11,7 +11,15 @@ from trio.testing import MockClock
 
 from learner.nodes.links import Links
 from learner.nodes.node_table import TWIN_WARNING
-from protocols.activation import Dial, Directive, LinkReport, NodeState, PeerReport
+from protocols.activation import (
+    Dial,
+    Directive,
+    LinkReport,
+    NodeState,
+    PeerReport,
+    Trouble,
+    TroubleKind,
+)
 from protocols.reasons import Reason
 from protocols.status import Reachability
 from tests.learner.swarm_world import ScriptedNode, World, config, open_world
@@ -90,6 +98,22 @@ async def test_a_node_hears_what_it_was_measured_at_and_status_shows_it(
     assert lines[two.peer].reachability is Reachability.YES
     assert lines[one.peer].reachability is Reachability.UNKNOWN
     assert lines[one.peer].num_neighbours == 1
+
+
+async def test_what_keeps_a_node_from_working_is_in_the_status_until_it_is_over(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    trouble = Trouble(TroubleKind.SAMPLE, "prompt of 60 and 16 new tokens, the model takes 64")
+    async with open_world(tmp_path) as world:
+        (one,) = await join(world, 1)
+        await one.heartbeat(trouble=trouble)
+        during = (await one.status()).nodes[0].trouble
+        await trio.sleep(3)
+        await one.heartbeat()
+        after = (await one.status()).nodes[0].trouble
+
+    assert during == trouble
+    assert after is None
 
 
 async def test_a_node_that_three_others_report_is_told_and_shut_out(
