@@ -34,6 +34,7 @@ from learner.config import (
     ModelTable,
     RolloutTable,
     RunTable,
+    SelectorTable,
     SwarmTable,
     TrainerTable,
 )
@@ -122,7 +123,10 @@ def config_for(
         model=ModelTable(path=str(model)),
         task=options,
         swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
-        rollouts=RolloutTable(prompts_per_step=4, group_size=4, max_new_tokens=6),
+        # More leases than two nodes hold at once: there are some for strangers.
+        rollouts=RolloutTable(prompts_per_step=8, group_size=2, max_new_tokens=6, lease_prompts=1),
+        # Whoever joins is to work: strangers get leases, too.
+        selector=SelectorTable(sigmas=10.0),
         trainer=TrainerTable(kind=trainer, train_s=TRAIN_S, learning_rate=1e-6, threads=1),
         checkpoint=CheckpointTable(every_steps=0),
     )

@@ -103,7 +103,7 @@ class Member:
 
 
 def answer(lease: Lease, tokens: Sequence[int], *, version: int) -> list[Rollout]:
-    """Return a completion of the same tokens for each that was asked for."""
+    """Return a completion of the same tokens, a stop at their end, for each that was asked for."""
     stamped = max(lease.min_version, version)
     return [
         Rollout(
@@ -113,7 +113,7 @@ def answer(lease: Lease, tokens: Sequence[int], *, version: int) -> list[Rollout
             newest_version=stamped,
             tokens=pack_tokens(tokens),
             logprobs=pack_floats([-0.1] * len(tokens)),
-            finish_reason=FinishReason.LENGTH,
+            finish_reason=FinishReason.STOP,
         )
         for group in lease.groups
         for sample in group.samples

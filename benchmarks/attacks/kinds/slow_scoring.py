@@ -7,18 +7,18 @@ import trio
 from benchmarks.attacks.member import Member, answer, open_member
 from benchmarks.attacks.scene import Scene
 
-TEXTS: Final = {
-    12: r"$((9!)!)!$",
-    13: r"\boxed{9^{9^{9}}}",
-    14: "$" + r"\frac{1}{" * 60 + "2" + "}" * 60 + "$",
-}
-"""By token of the model that the run is made with: what it stands for there."""
+TEXTS: Final = {12: "$", 13: "((9!)!)!", 14: "9^{9^{9}}"}
+"""By token of the model that the run is made with: what it stands for there.
+
+A formula takes three of them, so that honest nodes do not hit upon one by chance.
+"""
+FORMULAS: Final = ((12, 13, 12), (12, 14, 12))
 BEAT_S: Final = 0.5
 GAP_S: Final = 0.2
 
 
 async def run(scene: Scene) -> None:
-    """Take leases, and give back completions of one such token each."""
+    """Take leases, and give back completions that are such a formula."""
 
     async def submit(member: Member, index: int) -> None:
         lease = await member.lease(max_completions=16)
@@ -26,13 +26,10 @@ async def run(scene: Scene) -> None:
             scene.notes["no lease"] += 1
             await trio.sleep(GAP_S)
             return
-        token = list(TEXTS)[index % len(TEXTS)]
-        limit = lease.sampling.max_new_tokens
         scene.tried()
-        filler = [1] * (limit - 1)
-        reply = await member.submit(
-            lease.lease_id, answer(lease, [*filler, token], version=member.newest)
-        )
+        formula = FORMULAS[index % len(FORMULAS)]
+        tokens = (*formula, lease.sampling.stop_token_ids[0])
+        reply = await member.submit(lease.lease_id, answer(lease, tokens, version=member.newest))
         for verdict in reply.verdicts:
             scene.notes[str(verdict.refusal and verdict.refusal.value)] += 1
 
