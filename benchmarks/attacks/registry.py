@@ -166,7 +166,7 @@ ATTACKS: Final = (
     ),
     Attack(
         name="fill",
-        what="4,000 identities that report once",
+        what="up to 4,000 identities that report once",
         run=fill.run,
         per_s=80.0,
         num_identities=0,

@@ -8,7 +8,7 @@ from echo2swarm.errors import NetworkError
 from protocols.activation import NodeState
 from protocols.errors import RemoteProtocolError
 
-PARALLEL = 8
+PARALLEL = 24
 TEXT = "\u4e2d" * 120
 """Characters of three bytes, up to the limit."""
 
