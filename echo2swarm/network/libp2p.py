@@ -176,6 +176,7 @@ async def _run(
                 arrivals=arrivals,
                 admit=admit if has_bulk else None,
                 gate=gate,
+                is_proven=is_proven,
             )
             dht, gossip = Dht(host, gate.policy), Gossip(host)
             network = Libp2pNetwork(

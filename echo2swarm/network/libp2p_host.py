@@ -19,6 +19,7 @@ from multiaddr.utils import get_network_addrs
 
 from echo2swarm.identity import Identity
 from echo2swarm.network.addresses import merge
+from echo2swarm.network.base import IsProven
 from echo2swarm.network.connection_seats import MAX_SEATS_PER_PEER, ConnectionSeats
 from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_negotiation import Negotiation
@@ -47,6 +48,7 @@ def make_host(
     arrivals: Arrivals,
     admit: Admit | None,
     gate: Gate,
+    is_proven: IsProven,
 ) -> IHost:
     """Return a host that listens on ``ports`` once it runs.
 
@@ -59,6 +61,7 @@ def make_host(
         arrivals: told of what arrives on them.
         admit: takes over connections that are no libp2p ones but for bulk.
         gate: decides what is dialled.
+        is_proven: whose streams wait for nobody's.
     """
     key_pair = create_new_key_pair(identity.key.private_bytes_raw())
     announced = [Multiaddr(text) for text in advertise]
@@ -77,7 +80,8 @@ def make_host(
     network.set_resource_manager(None)
     network.upgrader = SeatedUpgrader(security_options(key_pair), seats, arrivals.add)
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
-    negotiation = Negotiation(host)
+    negotiation = Negotiation(host, is_proven)
+    nursery.start_soon(negotiation.turns.run)
 
     async def guarded(stream: INetStream) -> None:
         # An exception that leaves a stream handler, the library's own included,

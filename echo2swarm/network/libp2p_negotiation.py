@@ -8,7 +8,9 @@ import trio
 from libp2p.abc import IHost, INetStream
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 
+from echo2swarm.network.base import IsProven
 from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.turns import Turns
 from protocols.ids import PeerId, short
 
 NEGOTIATE_S: Final = 10
@@ -42,10 +44,13 @@ class Negotiation:
 
     Args:
         host: knows the handlers.
+        is_proven: who waits for nothing; all others do, by turns, while they open many.
     """
 
-    def __init__(self, host: IHost) -> None:
+    def __init__(self, host: IHost, is_proven: IsProven) -> None:
+        self.turns = Turns()
         self._host = host
+        self._is_proven = is_proven
         self._peers: dict[PeerId, _Peer] = {}
 
     async def serve(self, stream: INetStream) -> None:
@@ -81,6 +86,8 @@ class Negotiation:
         with trio.move_on_after(NEGOTIATE_S) as scope:
             open_of.undecided[scope] = stream
             try:
+                if not self._is_proven(peer):
+                    await self.turns.wait(peer)
                 protocol, handler = await self._host.get_mux().negotiate(
                     MultiselectCommunicator(stream), NEGOTIATE_S
                 )
