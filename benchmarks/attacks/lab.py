@@ -116,15 +116,17 @@ def config_for(
     if task == "math":
         options = {"kind": "jsonl", "path": str(_questions(folder)), "template": "plain"}
         model = _model_that_can_write(folder)
+        # More leases than two nodes hold at once: there are some for strangers.
+        rollouts = RolloutTable(prompts_per_step=8, group_size=2, max_new_tokens=6, lease_prompts=1)
     else:
         options, model = {"kind": "sort_digits"}, TINY_MODEL_DIR
+        rollouts = RolloutTable(prompts_per_step=4, group_size=4, max_new_tokens=6)
     return LearnerConfig(
         run=RunTable(name="attacked", num_steps=_LONG, seed=1),
         model=ModelTable(path=str(model)),
         task=options,
         swarm=SwarmTable(listen=(LISTEN,), heartbeat_s=1.0),
-        # More leases than two nodes hold at once: there are some for strangers.
-        rollouts=RolloutTable(prompts_per_step=8, group_size=2, max_new_tokens=6, lease_prompts=1),
+        rollouts=rollouts,
         # Whoever joins is to work: strangers get leases, too.
         selector=SelectorTable(sigmas=10.0),
         trainer=TrainerTable(kind=trainer, train_s=TRAIN_S, learning_rate=1e-6, threads=1),

@@ -9,7 +9,7 @@ not part of that, up to a share of all seats, so that newcomers never find all o
 import ipaddress
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -44,16 +44,15 @@ class ConnectionSeat:
     peer: PeerId | None = None
     """Who is at the other end; None until it has proven that."""
     why_removed: Why | None = None
+    # Found out once: where seats are short, each newcomer's choice looks at those of all others.
+    host: str = field(init=False)
+    """What one machine has for itself: an IPv4 address, or the /64 of an IPv6 one."""
+    subnet: str = field(init=False)
+    """What one owner has, more or less: a /24, or the /48 of an IPv6 address."""
 
-    @property
-    def host(self) -> str:
-        """Return what one machine has for itself: an IPv4 address, or the /64 of an IPv6 one."""
-        return _network_of(self.address, v4_bits=32, v6_bits=64)
-
-    @property
-    def subnet(self) -> str:
-        """Return what one owner has, more or less: a /24, or the /48 of an IPv6 address."""
-        return _network_of(self.address, v4_bits=24, v6_bits=48)
+    def __post_init__(self) -> None:
+        self.host = _network_of(self.address, v4_bits=32, v6_bits=64)
+        self.subnet = _network_of(self.address, v4_bits=24, v6_bits=48)
 
 
 class ConnectionSeats:
