@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from echo2swarm.network.base import IsProven
+from echo2swarm.network.throttle import Throttle
 from protocols.ids import PeerId
 
 MAX_SEATS_PER_PEER: Final = 8
@@ -23,6 +24,13 @@ PROTECTED_SHARE: Final = 5 / 8
 UNIDENTIFIED_SHARE: Final = 1 / 8
 """Of the seats, for handshakes of others that are not over; and as much again for our own."""
 _MIN_UNIDENTIFIED: Final = 2
+SHUT_OUT_S: Final = 10.0
+"""For so long nobody connects from where a flood came: to flood again must not cost a handshake
+twice a second. It is short, since others may share the address."""
+OWN_BURST: Final = 64
+OWN_PER_S: Final = 4.0
+"""So often one host may take the place of its own: each time costs a whole handshake."""
+_MAX_HOSTS: Final = 1024
 
 
 class Why(StrEnum):
@@ -69,6 +77,8 @@ class ConnectionSeats:
         self._max_unidentified = max(_MIN_UNIDENTIFIED, int(num_seats * UNIDENTIFIED_SHARE))
         self._seats: dict[ConnectionSeat, None] = {}
         self._is_protected = is_protected
+        self._shut_out: dict[str, float] = {}
+        self._own: dict[str, Throttle] = {}
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -94,6 +104,36 @@ class ConnectionSeats:
     def leave(self, seat: ConnectionSeat) -> None:
         """Forget a connection that ended; it may have been forgotten already."""
         self._seats.pop(seat, None)
+
+    def flooded(self, seat: ConnectionSeat, now_s: float) -> None:
+        """Shut out where a connection came from that had to be cut."""
+        self._shut_out.pop(seat.host, None)
+        self._shut_out[seat.host] = now_s + SHUT_OUT_S
+        if len(self._shut_out) > _MAX_HOSTS:
+            del self._shut_out[next(iter(self._shut_out))]
+
+    def may_try(self, seat: ConnectionSeat, now_s: float) -> bool:
+        """Whether a connection that somebody opens is worth a handshake."""
+        if seat.is_dialled:
+            return True
+        if self.is_shut_out(seat, now_s):
+            return False
+        if len(self._seats) < self.num_seats or not self._has_most(seat.host):
+            return True
+        bucket = self._own.pop(seat.host, None)
+        bucket = bucket or Throttle(burst=OWN_BURST, refill_per_s=OWN_PER_S)
+        self._own[seat.host] = bucket
+        if len(self._own) > _MAX_HOSTS:
+            del self._own[next(iter(self._own))]
+        return bucket.admit(now_s) is not None
+
+    def _has_most(self, host: str) -> bool:
+        held = Counter(seat.host for seat in self._seats)
+        return 1 < held[host] == max(held.values(), default=0)
+
+    def is_shut_out(self, seat: ConnectionSeat, now_s: float) -> bool:
+        """Whether a connection that somebody opens comes from where a flood came a moment ago."""
+        return not seat.is_dialled and now_s < self._shut_out.get(seat.host, now_s)
 
     def _protected_seats(self) -> frozenset[ConnectionSeat]:
         found: list[ConnectionSeat] = []

@@ -13,6 +13,7 @@ class OwnedStream(TrioTCPStream):  # type: ignore[misc]  # untyped library
         super().__init__(stream)
         self.closed = trio.Event()
         self.on_closed: Callable[[], None] | None = None
+        self.on_flood: Callable[[], None] | None = None
 
     async def close(self) -> None:
         """Close it."""
@@ -23,6 +24,12 @@ class OwnedStream(TrioTCPStream):  # type: ignore[misc]  # untyped library
         """Close it at once; who reads from it or writes to it learns that it is over."""
         self._note_end()
         self.stream.socket.close()
+
+    def cut_flood(self) -> None:
+        """Close it at once, and tell that the other end sent more than it may."""
+        if self.on_flood is not None:
+            self.on_flood()
+        self.cut()
 
     def _note_end(self) -> None:
         self.closed.set()

@@ -12,7 +12,7 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX
 from libp2p.transport.exceptions import SecurityUpgradeFailure
 from libp2p.transport.upgrader import TransportUpgrader
 
-from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats
+from echo2swarm.network.connection_seats import ConnectionSeat, ConnectionSeats, Why
 from echo2swarm.network.libp2p_noise import FrameSession, SafeNoise
 from echo2swarm.network.libp2p_socket import OwnedStream
 from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
@@ -57,7 +57,8 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         try:
             seat = self._take(stream, is_dialled=is_initiator)
             secured: FrameSession = await super().upgrade_security(raw_conn, is_initiator, peer_id)
-            self._make_room(self._seats.identify(seat, PeerId(str(secured.get_remote_peer()))))
+            peer = PeerId(str(secured.get_remote_peer()))
+            self._make_room(self._seats.identify(seat, peer), for_host=seat.host)
             if stream.closed.is_set():
                 raise SecurityUpgradeFailure("made room for another connection")
         except BaseException:
@@ -71,9 +72,12 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         except OSError as exc:
             raise SecurityUpgradeFailure("closed by the other end") from exc
         seat = ConnectionSeat(address, is_dialled)
+        if not self._seats.may_try(seat, trio.current_time()):
+            raise SecurityUpgradeFailure("too many from there a moment ago")
         self._streams[seat] = stream
+        stream.on_flood = lambda: self._seats.flooded(seat, trio.current_time())
         stream.on_closed = lambda: self._leave(seat)
-        if self._make_room(self._seats.take(seat)) is seat:
+        if self._make_room(self._seats.take(seat), for_host=seat.host) is seat:
             raise SecurityUpgradeFailure("all connections are taken")
         return seat
 
@@ -81,10 +85,13 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         self._streams.pop(seat, None)
         self._seats.leave(seat)
 
-    def _make_room(self, victim: ConnectionSeat | None) -> ConnectionSeat | None:
+    def _make_room(self, victim: ConnectionSeat | None, *, for_host: str) -> ConnectionSeat | None:
         """Close the connection that has to go, if any; returns it."""
         if victim is not None:
             self._tell(victim)
+            if victim.why_removed is Why.FULL and victim.host != for_host:
+                # Coming back at once, it would only take another's place.
+                self._seats.flooded(victim, trio.current_time())
             if (stream := self._streams.get(victim)) is not None:
                 stream.cut()
         return victim

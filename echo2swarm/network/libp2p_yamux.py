@@ -133,6 +133,7 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
         if length > room:
             error = f"sent {length} bytes where there was room for {room}"
             _log.warning("peer.flooding", peer=str(self.peer_id)[-8:], error=error)
+            self.cut()
             raise FlowControlError(error)
 
     async def _read_data_body(self, length: int) -> bytes:
@@ -141,9 +142,9 @@ class BulkYamux(Yamux):  # type: ignore[misc]  # untyped library
             return await self.secured_conn.read_body(length)
 
     def cut(self) -> None:
-        """Close the connection at once, with all that it holds."""
+        """Close the connection of a flood at once, with all that it holds."""
         stream: OwnedStream = self.secured_conn.conn.read_writer.read_write_closer.stream
-        stream.cut()
+        stream.cut_flood()
 
     async def send_data(self, stream: YamuxStream, data: memoryview) -> None:
         """Send ``data``, which is no more than the stream's ``send_window``."""

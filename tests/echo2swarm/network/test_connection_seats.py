@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from echo2swarm.network.connection_seats import (
     MAX_SEATS_PER_PEER,
+    OWN_BURST,
+    SHUT_OUT_S,
     ConnectionSeat,
     ConnectionSeats,
 )
@@ -161,3 +163,33 @@ def test_there_are_never_more_connections_than_seats_and_a_seat_goes_once(
         assert len(seats) <= 8
 
     assert len(gone) == len(set(gone))
+
+
+def test_where_a_flood_came_from_is_shut_out_for_a_while_and_nobody_else() -> None:
+    seats = seats_of(8)
+    seats.flooded(ConnectionSeat("192.0.2.1", is_dialled=False), 100.0)
+    again, other = (ConnectionSeat(f"192.0.2.{n}", is_dialled=False) for n in (1, 2))
+    dialled = ConnectionSeat("192.0.2.1", is_dialled=True)
+
+    assert seats.is_shut_out(again, 100.0 + 0.9 * SHUT_OUT_S)
+    assert not seats.is_shut_out(again, 100.0 + SHUT_OUT_S)
+    assert not seats.is_shut_out(other, 100.0)
+    assert not seats.is_shut_out(dialled, 100.0), "whom we dial is our own choice"
+
+
+def test_a_host_that_has_most_takes_the_place_of_its_own_only_so_often() -> None:
+    seats = crowded(8, *[ATTACKER] * 8)
+
+    tries = [seats.may_try(newcomer(ATTACKER), 100.0) for _ in range(2 * OWN_BURST)]
+
+    assert tries == [True] * OWN_BURST + [False] * OWN_BURST
+    assert seats.may_try(newcomer(HONEST), 100.0)
+    assert seats.may_try(newcomer(ATTACKER), 101.0)
+
+
+def test_while_there_are_seats_everybody_may_try() -> None:
+    seats = seats_of(9)
+    for i in range(8):
+        seats.take(stranger(i))
+
+    assert all(seats.may_try(newcomer(ATTACKER), 100.0) for _ in range(2 * OWN_BURST))

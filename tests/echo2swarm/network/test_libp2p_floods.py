@@ -157,3 +157,18 @@ async def test_of_silent_streams_of_all_those_of_whoever_has_most_make_room(
             await muxed.open_stream()
 
         assert await ask(honest, server.peer, b"hello") == b"hello"
+
+
+async def test_from_where_a_flood_came_nobody_connects_for_a_moment() -> None:
+    late = open_network(Identity.of(key_of(4)), [LOOPBACK], has_bulk=False)
+    async with server_and(2, 3) as (server, rude, honest), late as newcomer:
+        with suppress(NetworkError):
+            async with rude.open_stream(server.peer, IGNORE, max_frame_bytes=9) as stream:
+                with suppress(Exception):  # The connection breaks on the way, as it should.
+                    for _ in range(16 * WINDOW_BYTES // len(PIECE)):
+                        await write(stream, PIECE)
+                await until_apart(server, rude)
+
+        with pytest.raises(NetworkError):
+            await newcomer.connect(info_of(server))
+        assert await ask(honest, server.peer, b"hello") == b"hello"
