@@ -120,7 +120,7 @@ ATTACKS: Final = (
     ),
     Attack(
         name="connections-many",
-        what="640 idle connections from 640 addresses",
+        what="640 idle connections from 60 addresses",
         run=connections.run,
         num_identities=640,
         min_tried=640,

@@ -23,6 +23,8 @@ from protocols.errors import RemoteProtocolError
 
 ONE_SOURCE: Final = "127.66.0.1"
 """The one address from which half of all identities come, or all."""
+NUM_SOURCES: Final = 60
+"""Other addresses, each in a network of its own, from which the rest come."""
 AGAIN_S: Final = 0.5
 """Before who was turned away comes again."""
 
@@ -37,7 +39,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     report: str
     """The file into which the tally is written at the end."""
     sources: str = "mixed"
-    """``one`` address, ``many`` (one for each identity), or half of them each: ``mixed``."""
+    """``one`` address, ``many``, or half of the identities each: ``mixed``."""
     num_identities: int = 60
     per_s: float = 0.0
     """How many deeds are planned each second."""
@@ -90,7 +92,8 @@ class Scene:
         """Return the address from which an identity comes; all are of this machine."""
         if self.order.sources == "one" or (self.order.sources == "mixed" and index % 2 == 0):
             return ONE_SOURCE
-        return f"127.{70 + index % 100}.{index // 100 % 250}.{1 + index % 200}"
+        number = index % NUM_SOURCES
+        return f"127.{70 + number}.{number}.{1 + number}"
 
     async def turn(self) -> None:
         """Wait for the next deed, of so many each second over all tasks; counts it."""

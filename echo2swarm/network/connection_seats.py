@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from echo2swarm.network.base import IsProven
 from echo2swarm.network.throttle import Throttle
@@ -26,8 +26,12 @@ UNIDENTIFIED_SHARE: Final = 1 / 8
 _MIN_UNIDENTIFIED: Final = 2
 SHUT_OUT_S: Final = 10.0
 """For so long nobody connects from where a flood came: to flood again must not cost a handshake
-twice a second. It is short, since others may share the address."""
-OWN_BURST: Final = 64
+twice a second. It is short, since others may share the address, and twice as long each time that
+the next flood follows."""
+MAX_SHUT_OUT_S: Final = 160.0
+FORGIVEN_S: Final = 60.0
+"""After so long without a flood, the next is the first again."""
+OWN_BURST: Final = 16
 OWN_PER_S: Final = 4.0
 """So often one host may take the place of its own: each time costs a whole handshake."""
 _MAX_HOSTS: Final = 1024
@@ -63,6 +67,11 @@ class ConnectionSeat:
         self.subnet = _network_of(self.address, v4_bits=24, v6_bits=48)
 
 
+class _ShutOut(NamedTuple):
+    until_s: float
+    length_s: float
+
+
 class ConnectionSeats:
     """The connections that there are.
 
@@ -77,7 +86,7 @@ class ConnectionSeats:
         self._max_unidentified = max(_MIN_UNIDENTIFIED, int(num_seats * UNIDENTIFIED_SHARE))
         self._seats: dict[ConnectionSeat, None] = {}
         self._is_protected = is_protected
-        self._shut_out: dict[str, float] = {}
+        self._shut_out: dict[str, _ShutOut] = {}
         self._own: dict[str, Throttle] = {}
 
     def __len__(self) -> int:
@@ -107,8 +116,14 @@ class ConnectionSeats:
 
     def flooded(self, seat: ConnectionSeat, now_s: float) -> None:
         """Shut out where a connection came from that had to be cut."""
-        self._shut_out.pop(seat.host, None)
-        self._shut_out[seat.host] = now_s + SHUT_OUT_S
+        before = self._shut_out.pop(seat.host, None)
+        if before is not None and now_s < before.until_s:
+            # Of one flood, all connections are cut.
+            self._shut_out[seat.host] = before
+            return
+        is_next = before is not None and now_s < before.until_s + FORGIVEN_S
+        length_s = min(2 * before.length_s, MAX_SHUT_OUT_S) if before and is_next else SHUT_OUT_S
+        self._shut_out[seat.host] = _ShutOut(now_s + length_s, length_s)
         if len(self._shut_out) > _MAX_HOSTS:
             del self._shut_out[next(iter(self._shut_out))]
 
@@ -133,7 +148,8 @@ class ConnectionSeats:
 
     def is_shut_out(self, seat: ConnectionSeat, now_s: float) -> bool:
         """Whether a connection that somebody opens comes from where a flood came a moment ago."""
-        return not seat.is_dialled and now_s < self._shut_out.get(seat.host, now_s)
+        found = self._shut_out.get(seat.host)
+        return not seat.is_dialled and found is not None and now_s < found.until_s
 
     def _protected_seats(self) -> frozenset[ConnectionSeat]:
         found: list[ConnectionSeat] = []

@@ -19,7 +19,7 @@ MAX_UNDECIDED_PER_PEER: Final = 16
 MAX_UNDECIDED: Final = 512
 MAX_STREAMS_PER_PEER: Final = 256
 """Of all protocols together; each has limits of its own besides, except the library's."""
-REFUSALS_BURST: Final = 64
+REFUSALS_BURST: Final = 24
 REFUSALS_PER_S: Final = 2.0
 """Who goes on opening streams that are refused loses its connections."""
 
@@ -104,8 +104,10 @@ class Negotiation:
         """End the oldest undecided stream of whoever has most, if there are too many in all."""
         if sum(len(each.undecided) for each in self._peers.values()) < MAX_UNDECIDED:
             return
-        most = max(self._peers.values(), key=lambda each: len(each.undecided))
-        self._end(most, next(iter(most.undecided)))
+        peer, most = max(self._peers.items(), key=lambda each: len(each[1].undecided))
+        scope, stream = next(iter(most.undecided.items()))
+        self._end(most, scope)
+        self._refuse(stream, peer, most)
 
     @staticmethod
     def _end(open_of: _Peer, scope: trio.CancelScope) -> None:

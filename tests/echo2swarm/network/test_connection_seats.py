@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from echo2swarm.network.connection_seats import (
+    FORGIVEN_S,
     MAX_SEATS_PER_PEER,
     OWN_BURST,
     SHUT_OUT_S,
@@ -193,3 +194,17 @@ def test_while_there_are_seats_everybody_may_try() -> None:
         seats.take(stranger(i))
 
     assert all(seats.may_try(newcomer(ATTACKER), 100.0) for _ in range(2 * OWN_BURST))
+
+
+def test_each_flood_that_follows_is_shut_out_for_twice_as_long_and_is_forgiven_in_time() -> None:
+    seats, now_s, lengths = seats_of(8), 100.0, list[float]()
+    for pause_s in (1.0, 1.0, FORGIVEN_S + 1, 1.0):
+        seats.flooded(newcomer(), now_s)
+        seats.flooded(newcomer(), now_s + 0.1)  # Another connection of the same flood.
+        until_s = now_s
+        while seats.is_shut_out(newcomer(), until_s):
+            until_s += 1.0
+        lengths.append(until_s - now_s)
+        now_s = until_s + pause_s
+
+    assert lengths == [SHUT_OUT_S, 2 * SHUT_OUT_S, 4 * SHUT_OUT_S, SHUT_OUT_S]
