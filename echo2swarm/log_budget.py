@@ -26,6 +26,9 @@ WORK_EVENTS: Final = frozenset(
         "version.applied",
     }
 )
+MAX_NAME_CHARS: Final = 40
+_NAMES: Final = frozenset({"device", "engine", "name"})
+"""What peers call themselves and what they have: long names would fill a log with few lines."""
 _UNNAMED: Final = frozenset({"libp2p.message", "peer.reachable_again", "peer.unreachable"})
 """Events about whomever others name: they count together, as one peer's."""
 
@@ -43,8 +46,8 @@ class Budget:
 
 
 WORK: Final = Budget(per_peer_burst=1_000, per_peer_per_s=10.0, burst=2_000, per_s=40.0)
-OTHERS: Final = Budget(per_peer_burst=60, per_peer_per_s=0.2, burst=1_000, per_s=5.0)
-"""With the lines of :data:`WORK`, some 45 a second at the worst: well under a megabyte a minute."""
+OTHERS: Final = Budget(per_peer_burst=60, per_peer_per_s=0.2, burst=300, per_s=3.0)
+"""With the lines of :data:`WORK`, some 43 a second at the worst: well under a megabyte a minute."""
 
 
 class LogBudget:
@@ -67,6 +70,8 @@ class LogBudget:
         num_held_back = self._kinds[name in WORK_EVENTS].admit(str(cause), self._clock())
         if num_held_back is None:
             raise structlog.DropEvent
+        for key in _NAMES & event.keys():
+            event[key] = str(event[key])[:MAX_NAME_CHARS]
         if num_held_back:
             event["num_not_shown"] = num_held_back + int(event.get("num_not_shown") or 0)
         return event

@@ -15,6 +15,7 @@ ROLES: Final = {
 """By how the name of the module begins that a process runs; children are counted with parents."""
 STORES: Final = frozenset({"weights", "snapshots", "payloads", "trash"})
 """Folders of learner and nodes in which versions come and go."""
+STATUS: Final = "status.json"
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -77,8 +78,9 @@ def machine_cpu_s() -> float:
 def disk_bytes(folders: Iterable[Path]) -> tuple[int, int]:
     """Return how much the files in these folders hold: stores of weights, and all others.
 
-    Versions come and go in a store, whose bytes are bounded; other files only grow. SQLite's
-    log of what it has not put in its place yet is bounded, too, and belongs to neither.
+    Versions come and go in a store, and the status is written anew each time: their bytes are
+    bounded. Other files only grow. SQLite's log of what it has not put in its place yet is bounded,
+    too, and belongs to neither.
     """
     stores = others = 0
     for folder in folders:
@@ -91,7 +93,7 @@ def disk_bytes(folders: Iterable[Path]) -> tuple[int, int]:
                     size = os.lstat(os.path.join(where, name)).st_size
                 except OSError:
                     continue
-                if is_store:
+                if is_store or name == STATUS:
                     stores += size
                 else:
                     others += size

@@ -147,6 +147,7 @@ ATTACKS: Final = (
         run=log_flood.run,
         per_s=200.0,
         min_tried=500,
+        seconds=60.0,
     ),
     Attack(
         name="status-flood",

@@ -31,7 +31,7 @@ the next flood follows."""
 MAX_SHUT_OUT_S: Final = 160.0
 FORGIVEN_S: Final = 60.0
 """After so long without a flood, the next is the first again."""
-OWN_BURST: Final = 16
+OWN_BURST: Final = 32
 OWN_PER_S: Final = 4.0
 """So often one host may take the place of its own: each time costs a whole handshake."""
 _MAX_HOSTS: Final = 1024

@@ -25,7 +25,7 @@ from echo2swarm.network.libp2p_gate import Gate
 from echo2swarm.network.libp2p_negotiation import Negotiation
 from echo2swarm.network.libp2p_noise import security_options
 from echo2swarm.network.libp2p_tcp import Admit, BoundPort, OwnedTcp
-from echo2swarm.network.libp2p_upgrade import SeatedUpgrader
+from echo2swarm.network.libp2p_upgrade import HandshakeTurns, SeatedUpgrader
 from echo2swarm.network.libp2p_yamux import BulkYamux
 from echo2swarm.network.unread import Arrivals
 from protocols.ids import PeerId
@@ -78,7 +78,11 @@ def make_host(
     # The library's resource manager keeps a count beside what is open, and what is cancelled in
     # mid-handshake stays counted: a few hundred dials into silence, or a port scan, end everything.
     network.set_resource_manager(None)
-    network.upgrader = SeatedUpgrader(security_options(key_pair), seats, arrivals.add)
+    handshakes = HandshakeTurns()
+    nursery.start_soon(handshakes.run)
+    network.upgrader = SeatedUpgrader(
+        security_options(key_pair, handshakes.wait), seats, arrivals.add
+    )
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
     negotiation = Negotiation(host, is_proven)
     nursery.start_soon(negotiation.turns.run)

@@ -22,6 +22,10 @@ MAX_STREAMS_PER_PEER: Final = 256
 REFUSALS_BURST: Final = 24
 REFUSALS_PER_S: Final = 2.0
 """Who goes on opening streams that are refused loses its connections."""
+STRANGERS_PER_S: Final = 60.0
+STRANGERS_BURST: Final = 400
+"""Streams of all who are not proven together; so many in a row wait for nothing: a crowd of nodes
+that join at once."""
 
 _log = structlog.get_logger()
 
@@ -48,7 +52,7 @@ class Negotiation:
     """
 
     def __init__(self, host: IHost, is_proven: IsProven) -> None:
-        self.turns = Turns()
+        self.turns = Turns(per_s=STRANGERS_PER_S, burst=STRANGERS_BURST)
         self._host = host
         self._is_proven = is_proven
         self._peers: dict[PeerId, _Peer] = {}

@@ -6,10 +6,11 @@ step and ends the connection with all its streams. Here a message once
 encrypted is also sent. Reads take what the socket has in one call.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 import trio
+from libp2p.abc import IRawConnection
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.io.exceptions import ConnectionClosedError, IncompleteReadError
@@ -23,6 +24,9 @@ WRITE_TIMEOUT_S: Final = 15.0
 READ_BYTES: Final = 256 * 1024
 """One receive brings up to four Noise messages, instead of two receives for each."""
 _LENGTH_BYTES: Final = 2
+
+BeforeInbound = Callable[[IRawConnection], Awaitable[None]]
+"""Given a connection that a peer opened and wants to secure."""
 
 
 class _BufferedReadWriter(NoiseTransportReadWriter):  # type: ignore[misc]  # untyped library
@@ -147,10 +151,21 @@ class FrameSession(SecureSession):  # type: ignore[misc]  # untyped library
 
 
 class SafeNoise(Transport):  # type: ignore[misc]  # untyped library
-    """The Noise handshake of the library, and sessions that survive cancellation."""
+    """The Noise handshake of the library, and sessions that survive cancellation.
 
-    async def secure_inbound(self, conn: object) -> FrameSession:
+    Args:
+        key_pair: whose we are.
+        before_inbound: waited for before a handshake that a peer began.
+    """
+
+    def __init__(self, key_pair: KeyPair, before_inbound: BeforeInbound | None) -> None:
+        super().__init__(key_pair, noise_privkey=create_new_key_pair().private_key)
+        self._before_inbound = before_inbound
+
+    async def secure_inbound(self, conn: IRawConnection) -> FrameSession:
         """Secure a connection that a peer opened."""
+        if self._before_inbound is not None:
+            await self._before_inbound(conn)
         return FrameSession(await super().secure_inbound(conn))
 
     async def secure_outbound(self, conn: object, peer_id: object) -> FrameSession:
@@ -158,10 +173,12 @@ class SafeNoise(Transport):  # type: ignore[misc]  # untyped library
         return FrameSession(await super().secure_outbound(conn, peer_id))
 
 
-def security_options(key_pair: KeyPair) -> dict[str, SafeNoise]:
+def security_options(
+    key_pair: KeyPair, before_inbound: BeforeInbound | None = None
+) -> dict[str, SafeNoise]:
     """Return the one security protocol we speak.
 
     Left to itself the library also offers plaintext, over which anybody who knows
     a peer's public key can pass for it.
     """
-    return {NOISE: SafeNoise(key_pair, noise_privkey=create_new_key_pair().private_key)}
+    return {NOISE: SafeNoise(key_pair, before_inbound)}

@@ -17,12 +17,40 @@ from echo2swarm.network.libp2p_noise import FrameSession, SafeNoise
 from echo2swarm.network.libp2p_socket import OwnedStream
 from echo2swarm.network.libp2p_yamux import BulkMuxer, BulkYamux
 from echo2swarm.network.throttle import Throttle
+from echo2swarm.network.turns import Turns
 from protocols.ids import PeerId, short
 
 LOG_BURST: Final = 5
 LOGS_PER_S: Final = 1 / 60
+HANDSHAKES_PER_S: Final = 25.0
+HANDSHAKES_BURST: Final = 150
+"""Of strangers, for they are that before it: each takes milliseconds of the processor. So many in a
+row wait for nothing: a crowd of nodes that join at once."""
 
 _log = structlog.get_logger()
+
+
+class HandshakeTurns:
+    """Lets handshakes begin at a pace, by turns among the addresses that they come from."""
+
+    def __init__(self) -> None:
+        self._turns = Turns(per_s=HANDSHAKES_PER_S, burst=HANDSHAKES_BURST)
+        self.run = self._turns.run
+
+    async def wait(self, conn: IRawConnection) -> None:
+        """Return when it is a connection's turn, or it was closed meanwhile."""
+        stream: OwnedStream = conn.stream
+
+        async def take() -> None:
+            await self._turns.wait(ConnectionSeat(_address_of(stream), is_dialled=False).host)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(take)
+            await stream.closed.wait()
+            nursery.cancel_scope.cancel()
+        if stream.closed.is_set():
+            raise SecurityUpgradeFailure("made room for another connection")
 
 
 class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped library
@@ -67,11 +95,7 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
         return secured
 
     def _take(self, stream: OwnedStream, *, is_dialled: bool) -> ConnectionSeat:
-        try:
-            address = stream.stream.socket.getpeername()[0]
-        except OSError as exc:
-            raise SecurityUpgradeFailure("closed by the other end") from exc
-        seat = ConnectionSeat(address, is_dialled)
+        seat = ConnectionSeat(_address_of(stream), is_dialled)
         if not self._seats.may_try(seat, trio.current_time()):
             raise SecurityUpgradeFailure("too many from there a moment ago")
         self._streams[seat] = stream
@@ -107,3 +131,11 @@ class SeatedUpgrader(TransportUpgrader):  # type: ignore[misc]  # untyped librar
             error=str(victim.why_removed),
             num_not_shown=num_held_back,
         )
+
+
+def _address_of(stream: OwnedStream) -> str:
+    try:
+        address: str = stream.stream.socket.getpeername()[0]
+    except OSError as exc:
+        raise SecurityUpgradeFailure("closed by the other end") from exc
+    return address

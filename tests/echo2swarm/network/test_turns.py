@@ -81,3 +81,17 @@ def test_nothing_is_kept_of_who_was_served() -> None:
     assert not len(queue)
     assert not queue._last_of
     assert not queue._gone
+
+
+def test_no_more_is_kept_than_wait_however_many_give_up() -> None:
+    queue, waiting = FairQueue(), trio.Event()
+    queue.add(NEWCOMER, waiting)
+    for _ in range(1000):
+        event = trio.Event()
+        queue.add(GREEDY, event)
+        queue.forget(event)
+
+    assert len(queue) == 1
+    assert len(queue._waiting) < 5
+    assert queue.pop() is waiting
+    assert queue.pop() is None
