@@ -167,7 +167,7 @@ ATTACKS: Final = (
     ),
     Attack(
         name="fill",
-        what="up to 4,000 identities that report once",
+        what="80 new identities each second that report once",
         run=fill.run,
         per_s=80.0,
         num_identities=0,
