@@ -1,5 +1,7 @@
 """What is known of the engine while a node runs; shown by status, told to the learner."""
 
+from node.engine.base import EngineEvent, EngineExited, EngineReady, EngineWeakened
+
 
 class EngineState:
     """What the engine has told of itself."""
