@@ -39,8 +39,13 @@ class EvaluationWork:
         return "evaluation"
 
     async def grant(self, ask: WorkRequest, *, can_keep_version: bool) -> Lease | NoWork | None:
-        """Lease held-out prompts to a node that can keep its version; None if it may train."""
+        """Lease held-out prompts to a node that can keep its version; None if it may train.
+
+        A node that has to wait for the scorer of the held-out prompts is asked none meanwhile.
+        """
         if not can_keep_version:
+            return None
+        if self.scorer.wait_of(ask.peer) is not None:
             return None
         lease = await self.evaluation.grant(ask)
         if lease is None and self.evaluation.has_work(ask.peer):

@@ -19,9 +19,13 @@ from learner.scoring.ports import Scorer
 from protocols.reasons import Reason
 from protocols.rollouts import FinishReason, Rollout
 
-NOT_FAULTS: Final = frozenset(
-    {Reason.ALREADY_ANSWERED, Reason.DUPLICATE, Reason.LEASE_EXPIRED, Reason.UNSCORABLE}
-)
+_NOT_LOOKED_AT: Final = frozenset({Reason.RATE_LIMITED, Reason.UNSCORABLE})
+"""The sample is asked for again, of the same node if need be."""
+NOT_FAULTS: Final = _NOT_LOOKED_AT | {
+    Reason.ALREADY_ANSWERED,
+    Reason.DUPLICATE,
+    Reason.LEASE_EXPIRED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,7 @@ class EvaluationJudging:
         if result.refusal is None or key not in self.lease.samples:
             return None
         is_fault = result.refusal.reason not in NOT_FAULTS
-        if is_fault or result.refusal.reason is Reason.UNSCORABLE:
+        if is_fault or result.refusal.reason in _NOT_LOOKED_AT:
             return self.round.refuse(self.lease, key, now_s, is_fault=is_fault)
         return self.round.settle(self.lease, key, now_s)
 

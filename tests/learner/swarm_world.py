@@ -218,6 +218,10 @@ class FakeHeldOutScorer:
     def __init__(self) -> None:
         self.scored: list[int] = []
         self.score_s = 0.0
+        self.waits: dict[str, str] = {}
+        """Why nodes have to wait."""
+        self.num_waiting = 0
+        """Completions to come that are not looked at, as their node has to wait."""
 
     async def draw(self, start: int, count: int) -> Prompts:
         await trio.lowlevel.checkpoint()
@@ -228,13 +232,16 @@ class FakeHeldOutScorer:
             )
         )
 
-    def wait_of(self, _owner: str) -> str | None:
-        return None
+    def wait_of(self, owner: str) -> str | None:
+        return self.waits.get(owner)
 
     async def score(
         self, completions: Sequence[CompletionToScore], *, owner: str = ""
     ) -> Sequence[Reward]:
         await trio.sleep(self.score_s)
+        if self.num_waiting >= len(completions):
+            self.num_waiting -= len(completions)
+            return [Reward(None, "", "it waits 10 s", ScoreFault.WAITING) for _ in completions]
         self.scored += [completion.index for completion in completions]
         for each in completions:
             held_out = pack_tokens([HELD_OUT_TOKEN, each.index])

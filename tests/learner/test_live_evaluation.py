@@ -334,6 +334,35 @@ async def test_what_is_no_completion_is_refused_and_its_node_is_not_asked_again(
     assert rows(tmp_path, "SELECT COUNT(*) FROM evaluation_samples WHERE version = 4") == [(8,)]
 
 
+async def test_a_node_that_has_to_wait_for_the_scorer_is_asked_again_later(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, settings(num_steps=2, every=100)) as world:
+        world.held_out.num_waiting = 2
+        node = world.start_node(1)
+        await finish(world)
+
+    refusals = [v.refusal for reply in node.replies for v in reply.verdicts]
+    assert Reason.RATE_LIMITED in refusals
+    assert rows(tmp_path, "SELECT COUNT(*) FROM evaluation_samples WHERE version = 0") == [(8,)]
+
+
+async def test_a_node_that_has_to_wait_for_the_scorer_of_an_evaluation_trains_meanwhile(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_world(tmp_path, settings(num_steps=4, every=100)) as world:
+        node = world.start_node(1)
+        await node.joined.wait()
+        world.held_out.waits[node.peer] = "it waits 10 s"
+        await until(lambda: world.trainer.step >= 1)
+        leases_while_waiting = eval_leases(node)
+        del world.held_out.waits[node.peer]
+        await finish(world)
+
+    assert leases_while_waiting == []
+    assert eval_leases(node) != []
+
+
 async def test_what_the_verifier_fails_on_counts_as_nothing_won_and_is_told(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
