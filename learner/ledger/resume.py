@@ -141,29 +141,15 @@ def resume_ledger(
     )
     kept: list[OpenedGroup] = []
     num_undone = 0
-    for group_id, prompt_tokens in db.execute(
-        "SELECT group_id, prompt_tokens FROM groups "
-        "WHERE trained_step IS NULL AND drop_reason IS NULL ORDER BY group_id"
-    ).fetchall():
-        rollouts = _rollouts_of(db, group_id)
-        reason = _unusable(rollouts, step=step, max_staleness=max_staleness)
+    for group in _open_groups(db):
+        reason = _unusable(group.rollouts, step=step, max_staleness=max_staleness)
         if not are_same_prompts:
             reason = DropReason.RESUMED
         if reason is None:
-            kept.append(
-                OpenedGroup(
-                    group_id=GroupId(group_id), prompt_tokens=prompt_tokens, rollouts=rollouts
-                )
-            )
+            kept.append(group)
         else:
-            num_undone += len(rollouts)
-            db.execute(
-                "UPDATE groups SET drop_reason = ?, closed_unix_s = ? WHERE group_id = ?",
-                (reason, now_unix_s, group_id),
-            )
-            db.execute(
-                "UPDATE rollouts SET tokens = NULL, logprobs = NULL WHERE group_id = ?", (group_id,)
-            )
+            num_undone += len(group.rollouts)
+            _drop(db, group.group_id, reason, now_unix_s)
     next_group, skipped = _data_position(db)
     (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
     published = dict(db.execute("SELECT version, weights_sha256 FROM versions ORDER BY 1"))
@@ -179,6 +165,30 @@ def resume_ledger(
         num_leases=num_leases,
         num_rollouts_undone=num_undone,
     )
+
+
+def _open_groups(db: sqlite3.Connection) -> list[OpenedGroup]:
+    """Return the groups that are neither trained nor dropped."""
+    return [
+        OpenedGroup(
+            group_id=GroupId(group_id),
+            prompt_tokens=prompt_tokens,
+            rollouts=_rollouts_of(db, group_id),
+        )
+        for group_id, prompt_tokens in db.execute(
+            "SELECT group_id, prompt_tokens FROM groups "
+            "WHERE trained_step IS NULL AND drop_reason IS NULL ORDER BY group_id"
+        ).fetchall()
+    ]
+
+
+def _drop(db: sqlite3.Connection, group_id: GroupId, reason: DropReason, now_unix_s: float) -> None:
+    """Close a group that can't be trained on, and forget what was sampled of it."""
+    db.execute(
+        "UPDATE groups SET drop_reason = ?, closed_unix_s = ? WHERE group_id = ?",
+        (reason, now_unix_s, group_id),
+    )
+    db.execute("UPDATE rollouts SET tokens = NULL, logprobs = NULL WHERE group_id = ?", (group_id,))
 
 
 def _recorded_updates(db: sqlite3.Connection, step: int) -> tuple[TrainingBatch, ...]:

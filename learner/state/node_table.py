@@ -109,26 +109,12 @@ class NodeTable:
                 evicted = self._make_room(host, is_proven=self.is_proven(peer))
             except NoRoomError as exc:
                 return NodeChange(no_room_why=str(exc))
-            node = self._nodes[peer] = Node(
-                peer=peer,
-                session_id=beat.session_id,
-                advert=advert,
-                state=beat.state,
-                joined_at_s=now_s,
-                heard_at_s=now_s,
-                host=host,
-                accepted=WindowSum(WINDOW_S, started_s=now_s),
-                presence=Presence(now_s),
-            )
-            self._credit(node)
+            node = self._add(peer, beat, advert, now_s, host)
         if beat.session_id in node.superseded and not node.is_lost:
             return self._hear_superseded(node, beat, now_s)
         is_new_session = node.session_id != beat.session_id
         if is_new_session:
-            node.superseded.pop(beat.session_id, None)
-            node.superseded[node.session_id] = 0
-            while len(node.superseded) > _MAX_SUPERSEDED:
-                del node.superseded[next(iter(node.superseded))]
+            _supersede(node, beat.session_id)
         is_back = node.is_lost and beat.state is not NodeState.LEFT
         if is_new_session or is_back:
             node.joined_at_s = now_s
@@ -136,16 +122,7 @@ class NodeTable:
         state_before = node.state if node.state is not beat.state else None
         applied_before = node.applied_version
         node.session_id, node.advert, node.state = beat.session_id, advert, beat.state
-        node.heard_at_s = now_s
-        node.applied_version, node.held_version = beat.applied_version, beat.held_version
-        if beat.applied_version is None:
-            node.ready_at_s = None
-        elif node.ready_at_s is None:
-            node.ready_at_s = now_s
-        node.num_engine_restarts = beat.num_engine_restarts
-        node.payload_bytes_sent = beat.payload_bytes_sent
-        node.payload_bytes_received = beat.payload_bytes_received
-        node.calibrated_tokens_per_s = beat.calibrated_tokens_per_s
+        _note(node, beat, now_s)
         kind_before = node.trouble and node.trouble.kind
         is_new_trouble = beat.trouble is not None and beat.trouble.kind is not kind_before
         node.trouble = beat.trouble
@@ -347,6 +324,24 @@ class NodeTable:
             joined_at_s=node.joined_at_s, published_at_s=published_at_s, applied_at_s=now_s
         )
 
+    def _add(
+        self, peer: PeerId, beat: Heartbeat, advert: NodeAdvert, now_s: float, host: str
+    ) -> Node:
+        """Take in a node that was not known."""
+        node = self._nodes[peer] = Node(
+            peer=peer,
+            session_id=beat.session_id,
+            advert=advert,
+            state=beat.state,
+            joined_at_s=now_s,
+            heard_at_s=now_s,
+            host=host,
+            accepted=WindowSum(WINDOW_S, started_s=now_s),
+            presence=Presence(now_s),
+        )
+        self._credit(node)
+        return node
+
     def _credit(self, node: Node) -> None:
         """Give a node what it did while an earlier process of the learner ran."""
         before = self._contributions.pop(node.peer, None)
@@ -375,3 +370,25 @@ class NodeTable:
             )
         del self._nodes[victim.peer]
         return victim.peer
+
+
+def _supersede(node: Node, session_id: str) -> None:
+    """Remember the session that another one takes the place of."""
+    node.superseded.pop(session_id, None)
+    node.superseded[node.session_id] = 0
+    while len(node.superseded) > _MAX_SUPERSEDED:
+        del node.superseded[next(iter(node.superseded))]
+
+
+def _note(node: Node, beat: Heartbeat, now_s: float) -> None:
+    """Note what a heartbeat reports of versions, engine and bytes."""
+    node.heard_at_s = now_s
+    node.applied_version, node.held_version = beat.applied_version, beat.held_version
+    if beat.applied_version is None:
+        node.ready_at_s = None
+    elif node.ready_at_s is None:
+        node.ready_at_s = now_s
+    node.num_engine_restarts = beat.num_engine_restarts
+    node.payload_bytes_sent = beat.payload_bytes_sent
+    node.payload_bytes_received = beat.payload_bytes_received
+    node.calibrated_tokens_per_s = beat.calibrated_tokens_per_s

@@ -10,8 +10,12 @@ Whose a request is, is a text: a peer's identity, or, before that is known, its 
 
 import heapq
 import itertools
+from typing import Final
 
 import trio
+
+_ROUNDING: Final = 1e-6
+"""So much of a token may lack after a sleep that was to bring a whole one."""
 
 
 class FairQueue:
@@ -95,8 +99,9 @@ class Turns:
             if not len(self._queue):
                 self._has_come = trio.Event()
                 await self._has_come.wait()
-            while not self._may_take():  # noqa: ASYNC110 - only time brings the next
-                await trio.sleep(1 / self._per_s)
+            if not self._may_take():
+                await trio.sleep((1 - self._tokens) / self._per_s)
+                continue
             event = self._queue.pop()
             if event is None:
                 self._tokens += 1
@@ -108,7 +113,7 @@ class Turns:
         gained = (now_s - self._at_s) * self._per_s
         self._tokens = min(float(self._burst), self._tokens + gained)
         self._at_s = now_s
-        if self._tokens < 1:
+        if self._tokens < 1 - _ROUNDING:
             return False
         self._tokens -= 1
         return True
