@@ -17,58 +17,51 @@ import random
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import structlog
 import trio
 
 from echo2swarm.network.addresses import with_ports
 from echo2swarm.network.base import Network
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.system.errors import ConfigError
 from echo2swarm.system.files import write_atomically
 from echo2swarm.system.identity import Identity, hold_identity
 from echo2swarm.system.logging import events_to
 from echo2swarm.weights.announce import ManifestAnnouncer
 from echo2swarm.weights.publish import PolicyRules
-from echo2swarm.weights.store.library import open_library
-from echo2swarm.weights.transfer.rate_limit import UploadBudget, bytes_per_s_of
-from echo2swarm.weights.transfer.serve import ChunkServer
-from echo2swarm.weights.transfer.traffic import Traffic
 from learner.config import LearnerConfig
 from learner.config.changes import Change
 from learner.config.file import resolved
-from learner.evaluation.held_out import num_excluded
 from learner.learner import Learner
-from learner.ledger.ledger import open_ledger
+from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
 from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
+from learner.opening import (
+    TaskOfRun,
+    Weights,
+    open_swarm_network,
+    open_task_of_run,
+    open_weights,
+    start_of_trainer,
+)
 from learner.parts import LearnerParts
-from learner.run.inputs import hold_to_inputs
+from learner.run.checkpoint_store import Checkpoint
 from learner.run.model_folder import prepare_model
-from learner.run.model_limits import check_prompts_fit, longest_question
 from learner.run.restarts import Restarts
 from learner.run.run_dir import RunDir
-from learner.scoring.checking import check_task, has_answers_to_check
-from learner.scoring.client import open_scorer
-from learner.scoring.ports import HeldOut
-from learner.state.link_table import LinkTable
 from learner.status.metrics import open_metrics
 from learner.status.tensorboard import require_tensorboard
-from learner.tasks.inputs import Input, changed_inputs, differences
-from learner.trainer.messages import Start
 from learner.training.checkpoints import Checkpoints
 from learner.training.first_error import one_error_at_a_time
 from learner.training.publisher import SwarmPublisher
 from learner.training.resume import check_changes, choose_checkpoint, take_up, tell_if_done
-from learner.training.trainer_client import TrainerLostError, open_trainer
+from learner.training.trainer_client import ProcessTrainer, TrainerLostError, open_trainer
 from learner.training.wait_for_disk import until_there_is_room
-from protocols.sampling import MAX_STOP_TOKENS, SamplingParams
 
 log = structlog.get_logger()
 
@@ -182,48 +175,25 @@ async def _serve_once(
         write_atomically(run_dir.config, resolved(config).encode())
         starting = await stack.enter_async_context(
             open_trainer(
-                Start(
-                    model_dir=str(model_dir),
-                    trainer=msgspec.to_builtins(config.trainer),
-                    seed=config.run.seed,
-                    temperature=config.rollouts.temperature,
-                    checkpoint_dir=str(checkpoint.trainer) if checkpoint else None,
-                    max_new_tokens=config.rollouts.max_new_tokens,
-                    fresh_optimizer=run_dir.begins_with_fresh_optimizer(checkpoint),
-                    warmup_from=run_dir.warmup_from,
-                ),
+                start_of_trainer(config, run_dir, model_dir, checkpoint),
                 log_path=run_dir.logs / "trainer.log",
             )
         )
         listen = reached.listen or config.swarm.listen
-        network = await stack.enter_async_context(_open_network(config, identity, listen))
+        network = await stack.enter_async_context(open_swarm_network(config, identity, listen))
         if not config.swarm.advertise:
             reached.listen = with_ports(listen, network.addresses())
-        scorer = await stack.enter_async_context(
-            open_scorer(
-                config.task, model_dir, seed=config.run.seed, log_path=run_dir.logs / "scorer.log"
+        task = await stack.enter_async_context(
+            open_task_of_run(
+                config,
+                run_dir,
+                model_dir,
+                # A trainer that died before anything was recorded began nothing.
+                is_resumed=resume and (serving.resume or run_dir.inputs.exists()),
+                is_first_start=not resume,
+                accept_changed_inputs=serving.accept_changed_inputs,
             )
         )
-        held_out = await stack.enter_async_context(
-            _open_held_out(config, model_dir, run_dir, scorer.opened.inputs)
-        )
-        is_other_task = await hold_to_inputs(
-            run_dir.inputs,
-            model_dir,
-            scorer.opened.inputs,
-            # A trainer that died before anything was recorded began nothing.
-            is_resumed=resume and (serving.resume or run_dir.inputs.exists()),
-            accept=serving.accept_changed_inputs,
-        )
-        for warning in scorer.opened.warnings:
-            log.warning("model.doubtful", what=warning)
-        max_prompt_tokens = await check_prompts_fit(config, model_dir, scorer)
-        stop_tokens = scorer.opened.stop_token_ids
-        if len(stop_tokens) > MAX_STOP_TOKENS:
-            raise ConfigError(f"[task] stops at {len(stop_tokens)} tokens, limit {MAX_STOP_TOKENS}")
-        if has_answers_to_check(config.task) and not resume:
-            log_path = run_dir.logs / "scorer.log"
-            await check_task(config.task, seed=config.run.seed, log_path=log_path)
         trainer = await starting.ready()
         left_over = LeftOver()
         if resume:
@@ -232,81 +202,83 @@ async def _serve_once(
                 ledger,
                 trainer,
                 max_staleness=config.rollouts.max_staleness,
-                are_same_prompts=not is_other_task,
+                are_same_prompts=task.are_same_prompts,
             )
-        library = await stack.enter_async_context(
-            open_library(run_dir.weights, run=run_dir.run_id, learner_key=identity.key.public_key())
+        weights = await stack.enter_async_context(open_weights(config, run_dir, network, identity))
+        run = _Opened(
+            network, ledger, checkpoint, task, trainer, left_over, weights, model_dir=model_dir
         )
-        sampling = SamplingParams(
-            temperature=config.rollouts.temperature,
-            max_new_tokens=config.rollouts.max_new_tokens,
-            stop_token_ids=stop_tokens,
-        )
-        announcer = ManifestAnnouncer(network, run_dir.run_id)
-        traffic = Traffic()
-        max_upload = bytes_per_s_of(config.swarm.upload_mbit)
-        links = LinkTable(
-            network.peer,
-            traffic,
-            random.Random(),  # noqa: S311 - who is paired is no secret
-            max_upload_bytes_per_s=max_upload,
-        )
-        ChunkServer(
-            network,
-            library.store,
-            traffic,
-            budget=UploadBudget(max_upload),
-            upload_rate_of=links.dealing_bytes_per_s,
-        )
-        step = trainer.started.step + len(left_over.updates)
-        learner = Learner(
-            LearnerParts(
-                config=config,
-                run_id=run_dir.run_id,
-                network=network,
-                traffic=traffic,
-                links=links,
-                trainer=trainer,
-                scorer=scorer,
-                publisher=SwarmPublisher(
-                    library,
-                    announcer,
-                    assets=model_dir,
-                    rules=PolicyRules(
-                        sampling=sampling,
-                        max_staleness=config.rollouts.max_staleness,
-                        publish_every=config.rollouts.publish_every,
-                    ),
-                    key=identity.key,
-                ),
-                ledger=ledger,
-                metrics=stack.enter_context(
-                    open_metrics(run_dir, config.tracking, first_step=step + 1)
-                ),
-                checkpoints=Checkpoints(
-                    run_dir.checkpoints,
-                    trainer,
-                    ledger,
-                    table=config.checkpoint,
-                    first_step=run_dir.first_step,
-                    saved_step=checkpoint.step if checkpoint else None,
-                ),
-                sampling=sampling,
-                vocab_size=trainer.started.vocab_size,
-                step=step,
-                left_over=left_over,
-                snapshots=run_dir.snapshots,
-                status_file=run_dir.status,
-                held_out=held_out,
-                first_step=run_dir.first_step,
-                max_prompt_tokens=max_prompt_tokens,
-            )
-        )
+        learner = _make_learner(serving, run, identity, stack)
         try:
-            await _work(serving, learner, announcer, network, identity)
+            await _work(serving, learner, weights.announcer, network, identity)
         finally:
             reached.step = learner.progress.step
             reached.is_stopping = learner.is_stopping
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is open when the learner is made."""
+
+    network: Network
+    ledger: Ledger
+    checkpoint: Checkpoint | None
+    task: TaskOfRun
+    trainer: ProcessTrainer
+    left_over: LeftOver
+    weights: Weights
+    model_dir: Path
+
+
+def _make_learner(
+    serving: Serving, opened: _Opened, identity: Identity, stack: AsyncExitStack
+) -> Learner:
+    """Make the learner of what is open; its metrics are closed with ``stack``."""
+    config, run_dir = serving.config, serving.run_dir
+    trainer, task, checkpoint = opened.trainer, opened.task, opened.checkpoint
+    step = trainer.started.step + len(opened.left_over.updates)
+    metrics = stack.enter_context(open_metrics(run_dir, config.tracking, first_step=step + 1))
+    return Learner(
+        LearnerParts(
+            config=config,
+            run_id=run_dir.run_id,
+            network=opened.network,
+            traffic=opened.weights.traffic,
+            links=opened.weights.links,
+            trainer=trainer,
+            scorer=task.scorer,
+            publisher=SwarmPublisher(
+                opened.weights.library,
+                opened.weights.announcer,
+                assets=opened.model_dir,
+                rules=PolicyRules(
+                    sampling=task.sampling,
+                    max_staleness=config.rollouts.max_staleness,
+                    publish_every=config.rollouts.publish_every,
+                ),
+                key=identity.key,
+            ),
+            ledger=opened.ledger,
+            metrics=metrics,
+            checkpoints=Checkpoints(
+                run_dir.checkpoints,
+                trainer,
+                opened.ledger,
+                table=config.checkpoint,
+                first_step=run_dir.first_step,
+                saved_step=checkpoint.step if checkpoint else None,
+            ),
+            sampling=task.sampling,
+            vocab_size=trainer.started.vocab_size,
+            step=step,
+            left_over=opened.left_over,
+            snapshots=run_dir.snapshots,
+            status_file=run_dir.status,
+            held_out=task.held_out,
+            first_step=run_dir.first_step,
+            max_prompt_tokens=task.max_prompt_tokens,
+        )
+    )
 
 
 async def _work(
@@ -375,42 +347,3 @@ async def _watch_signals(learner: Learner) -> None:
             if num_received > 1:
                 raise KeyboardInterrupt
             learner.stop()
-
-
-@asynccontextmanager
-async def _open_held_out(
-    config: LearnerConfig, model_dir: Path, run_dir: RunDir, inputs: tuple[Input, ...]
-) -> AsyncIterator[HeldOut | None]:
-    if not config.eval.every_steps:
-        yield None
-        return
-    async with open_scorer(
-        config.task,
-        model_dir,
-        seed=config.run.seed,
-        log_path=run_dir.logs / "held-out.log",
-        held_out_from=num_excluded(config),
-    ) as scorer:
-        if found := differences(inputs, scorer.opened.inputs):
-            raise changed_inputs(found)  # between the start of the one and of the other
-        yield HeldOut(
-            scorer=scorer,
-            num_prompts=scorer.opened.num_prompts,
-            max_tokens=longest_question(config, model_dir),
-        )
-
-
-@asynccontextmanager
-async def _open_network(
-    config: LearnerConfig, identity: Identity, listen: Sequence[str]
-) -> AsyncIterator[Network]:
-    # Imported here: the library takes a second, which no other command should wait for.
-    from echo2swarm.network.libp2p.network import open_network  # noqa: PLC0415
-
-    async with open_network(
-        identity,
-        listen,
-        advertise=config.swarm.advertise,
-        is_go_between=config.swarm.hole_punching,
-    ) as network:
-        yield network

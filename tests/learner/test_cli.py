@@ -35,7 +35,7 @@ def test_help_names_every_command() -> None:
 @pytest.mark.processes
 def test_the_learner_s_process_loads_no_model_library() -> None:
     script = (
-        "import sys, learner.app, learner.serve_command, echo2swarm.network.libp2p.network; "
+        "import sys, learner.app, learner.commands.serve, echo2swarm.network.libp2p.network; "
         "print([m for m in ('torch', 'transformers', 'reasoning_gym', 'math_verify') "
         "if m in sys.modules])"
     )
