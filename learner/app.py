@@ -40,6 +40,7 @@ from learner.config.file import resolved
 from learner.learner import Learner
 from learner.ledger.ledger import Ledger, open_ledger
 from learner.ledger.resume import LeftOver
+from learner.membership.advert_addresses import looked_up
 from learner.membership.announce import relay_manifests, sealed_advert, write_ticket
 from learner.opening import (
     TaskOfRun,
@@ -206,7 +207,15 @@ async def _serve_once(
             )
         weights = await stack.enter_async_context(open_weights(config, run_dir, network, identity))
         run = _Opened(
-            network, ledger, checkpoint, task, trainer, left_over, weights, model_dir=model_dir
+            network,
+            ledger,
+            checkpoint,
+            task,
+            trainer,
+            left_over,
+            weights,
+            model_dir=model_dir,
+            run_at=await looked_up(network.addresses()),
         )
         learner = _make_learner(serving, run, identity, stack)
         try:
@@ -228,6 +237,7 @@ class _Opened:
     left_over: LeftOver
     weights: Weights
     model_dir: Path
+    run_at: tuple[str, ...]
 
 
 def _make_learner(
@@ -277,6 +287,7 @@ def _make_learner(
             held_out=task.held_out,
             first_step=run_dir.first_step,
             max_prompt_tokens=task.max_prompt_tokens,
+            run_at=opened.run_at,
         )
     )
 

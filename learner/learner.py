@@ -19,6 +19,7 @@ from echo2swarm.network.serving import leaves
 from echo2swarm.scheduling.leases.groups import DropReason
 from echo2swarm.system.rates import LearnerPhase
 from learner.membership.activator import Activator
+from learner.membership.advert_addresses import AdvertFilter
 from learner.membership.heartbeats import HeartbeatService
 from learner.node_calls import serve_nodes
 from learner.parts import LearnerParts, make_state, silence_s
@@ -69,6 +70,7 @@ class Learner:
             bell=self._bell,
             host_of=self._host_of,
             newest_version=lambda: self.dispatcher.newest_version,
+            adverts=AdvertFilter(parts.run_at or parts.network.addresses()),
         )
         self.watchdog = Watchdog(config.run.stall_s)
         self.status = self._status_service()

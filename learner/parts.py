@@ -62,6 +62,8 @@ class LearnerParts:
     """Where the run began."""
     max_prompt_tokens: int = MAX_PROMPT_TOKENS
     """The longest prompt that a completion fits behind."""
+    run_at: tuple[str, ...] = ()
+    """The learner's own addresses, with names looked up; empty for those of ``network``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

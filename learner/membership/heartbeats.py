@@ -11,6 +11,7 @@ from echo2swarm.system.change_event import ChangeEvent
 from echo2swarm.text.format import printable
 from learner.ledger.ledger import Ledger
 from learner.membership.activator import Activator
+from learner.membership.advert_addresses import AdvertFilter
 from learner.rollouts.work_kind import WorkKind
 from learner.state.link_table import TICK_S, LinkTable
 from learner.state.node import Node, NodeChange
@@ -49,6 +50,7 @@ class HeartbeatService:
         bell: rung when there may be work for somebody.
         host_of: returns the address from which a peer comes; empty if it is not known.
         newest_version: returns the newest version published.
+        adverts: drops addresses that others are not to dial.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class HeartbeatService:
         bell: ChangeEvent,
         host_of: Callable[[PeerId], str],
         newest_version: Callable[[], PolicyVersion | None],
+        adverts: AdvertFilter,
     ) -> None:
+        self._adverts = adverts
         self._host_of = host_of
         self._links = links
         self._kinds = kinds
@@ -94,7 +98,9 @@ class HeartbeatService:
         if known is not None and known.sealed_advert == beat.advert:
             advert = known.advert
         else:
-            advert = advert_protocol.verify_advert(beat.advert, run=self._run_id, peer=peer)
+            advert = self._adverts.filtered(
+                advert_protocol.verify_advert(beat.advert, run=self._run_id, peer=peer)
+            )
         now_s = trio.current_time()
         news = self._nodes.heartbeat(peer, beat, advert, now_s, host=self._host_of(peer))
         if news.no_room_why:

@@ -530,7 +530,7 @@ class ScriptedNode:
         data = await self._call(heartbeat.PROTOCOL_ID, encode(beat, max_bytes=1 << 20))
         return decode(data, HeartbeatReply, max_bytes=1 << 20)
 
-    def advert(self) -> bytes:
+    def advert(self, addresses: tuple[str, ...] | None = None) -> bytes:
         assert self.network is not None
         return advert_protocol.sign_advert(
             NodeAdvert(
@@ -538,7 +538,7 @@ class ScriptedNode:
                 peer_id=self.peer,
                 role="node",
                 seq=1,
-                addresses=self.network.addresses(),
+                addresses=self.network.addresses() if addresses is None else addresses,
                 name=self.name,
                 engine="scripted",
                 device="none",

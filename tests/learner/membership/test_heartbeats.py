@@ -49,6 +49,25 @@ async def test_neighbours_are_given_to_both_of_a_pair_with_their_addresses(
             assert neighbour.addresses == other.network.addresses()
 
 
+async def test_neighbours_are_not_sent_to_addresses_that_no_node_of_this_network_should_dial(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    aimed = (
+        "/ip4/127.0.0.1/tcp/4150",
+        "/ip4/169.254.169.254/tcp/8080",
+        "/ip4/10.0.0.9/tcp/22",
+        "/dns4/victim.example/tcp/4150",
+    )
+    async with open_world(tmp_path) as world:
+        one, two = await join(world, 2)
+        assert one.network is not None
+        own = one.network.addresses()
+        await one.heartbeat(advert=one.advert((*aimed, *own)))
+        reply = await two.heartbeat()
+
+    assert [(each.peer_id, each.addresses) for each in reply.neighbours] == [(one.peer, own)]
+
+
 async def test_who_leaves_is_given_to_nobody_any_more(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
