@@ -138,9 +138,10 @@ class Learner:
         nursery.start_soon(self.status.keep_file, parts.status_file)
         nursery.start_soon(watch_loop_delay, self.progress)
         nursery.start_soon(beat, self.status.status, self.progress.typical_step_s)
-        nursery.start_soon(
-            watch, self.watchdog, partial(stall_facts, self.dispatcher, self.nodes, self.progress)
+        facts = partial(
+            stall_facts, self.dispatcher, self.nodes, self.progress, parts.scorer.wait_of
         )
+        nursery.start_soon(watch, self.watchdog, facts)
         if self.evaluation is not None:
             await self.evaluation.open()
             nursery.start_soon(self.evaluation.run)

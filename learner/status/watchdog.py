@@ -18,6 +18,7 @@ from echo2swarm.text.format import trouble_text
 from learner.state.node_table import NodeTable
 from learner.state.progress import LearnerProgress
 from protocols.heartbeat import Directive
+from protocols.ids import PeerId
 
 LOOK_S: Final = 1.0
 MAX_NAMED: Final = 5
@@ -42,6 +43,8 @@ class NodeFacts:
     """Rollouts that it has leases for."""
     trouble: str = ""
     """What it says keeps it from working."""
+    scorer_wait: str = ""
+    """Why nothing of it is scored for a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +169,20 @@ def _explain_supply(facts: StallFacts, refused_since: Counter[str]) -> str:
     active = [node for node in facts.nodes if node.is_wanted]
     if not facts.nodes:
         return f"{wanted}; no node is connected: give out the ticket, see that nodes can reach us"
+    waiting = [node for node in active if node.scorer_wait]
+    scored = [node for node in active if not node.scorer_wait]
+    said = f"; these wait for the scorer: {_waits(waiting)}" if waiting else ""
+    if waiting and not scored:
+        return wanted + said
     if not active:
         whys = "; ".join(dict.fromkeys(node.why for node in facts.nodes if node.why))
         return f"{wanted}; {_count(len(facts.nodes))} connected, none is to work ({whys})"
+    return _explain_nodes(facts, scored, wanted, refused_since) + said
+
+
+def _explain_nodes(
+    facts: StallFacts, active: list[NodeFacts], wanted: str, refused_since: Counter[str]
+) -> str:
     if refused_since:
         reasons = ", ".join(f"{num} {reason}" for reason, num in refused_since.most_common(3))
         return f"{wanted}; since then rollouts came and all were refused ({reasons})"
@@ -190,12 +204,30 @@ def _named(nodes: list[NodeFacts]) -> str:
     return ", ".join(names) + (f" and {more} more" if more > 0 else "")
 
 
+def _waits(nodes: list[NodeFacts]) -> str:
+    names = [f"{node.name} ({node.scorer_wait})" for node in nodes[:MAX_NAMED]]
+    more = len(nodes) - MAX_NAMED
+    return ", ".join(names) + (f" and {more} more" if more > 0 else "")
+
+
 def _count(num: int) -> str:
     return "one node is" if num == 1 else f"{num} nodes are"
 
 
-def stall_facts(dispatcher: Dispatcher, nodes: NodeTable, progress: LearnerProgress) -> StallFacts:
-    """Collect the facts."""
+def stall_facts(
+    dispatcher: Dispatcher,
+    nodes: NodeTable,
+    progress: LearnerProgress,
+    wait_of: Callable[[PeerId], str | None],
+) -> StallFacts:
+    """Collect the facts.
+
+    Args:
+        dispatcher: of the run.
+        nodes: who takes part.
+        progress: of the run.
+        wait_of: returns why a node has to wait for the scorer; None if it has not.
+    """
     refusals: Counter[str] = Counter()
     for node in nodes:
         refusals.update({reason.value: count for reason, count in node.refusals.items()})
@@ -216,6 +248,7 @@ def stall_facts(dispatcher: Dispatcher, nodes: NodeTable, progress: LearnerProgr
                 applied_version=node.applied_version,
                 num_in_flight=dispatcher.leases.num_unsettled_of(node.peer),
                 trouble=trouble_text(node.trouble) if node.trouble else "",
+                scorer_wait=wait_of(node.peer) or "",
             )
             for node in nodes.present
         ),

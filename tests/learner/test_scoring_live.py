@@ -58,6 +58,8 @@ async def test_a_node_whose_completions_take_too_long_gets_no_work_and_is_told_w
         await slow.joined.wait()
         world.scorer.waits[slow.peer] = why
         reply = await slow.ask(wait_s=0.0)
+        await trio.sleep(world.learner.watchdog.stall_s + 2)
+        stalled = world.learner.watchdog.report
         world.start_node(2)
         with trio.fail_after(2000):
             await world.finished.wait()
@@ -66,6 +68,7 @@ async def test_a_node_whose_completions_take_too_long_gets_no_work_and_is_told_w
     (line,) = [node for node in status.nodes if node.peer_id == slow.peer]
     assert line.warning == why
     assert line.num_accepted == 0
+    assert stalled.endswith(f"these wait for the scorer: {slow.name} ({why})")
     assert slow.leases == []
     assert (reply.lease, reply.why) == (None, why)
 

@@ -62,6 +62,17 @@ def test_a_run_that_is_over_does_not_stall() -> None:
         ),
         (FACTS, "have no lease: ada"),
         (
+            replace(FACTS, nodes=(replace(NODE, scorer_wait="it waits 10 s"),)),
+            r"3 open; these wait for the scorer: ada \(it waits 10 s\)$",
+        ),
+        (
+            replace(
+                FACTS,
+                nodes=(NODE, replace(NODE, name="bob", scorer_wait="it waits 10 s")),
+            ),
+            r"have no lease: ada \([^)]*\); these wait for the scorer: bob \(it waits 10 s\)$",
+        ),
+        (
             replace(FACTS, nodes=(replace(NODE, trouble="sample: too long"),)),
             "have no lease: ada .*; one node says: sample: too long$",
         ),
