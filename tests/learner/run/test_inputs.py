@@ -132,7 +132,7 @@ def test_large_weights_are_read_again_only_if_size_or_time_say_so(
         read.append(path.name)
         return sha256_of_file(path)
 
-    monkeypatch.setattr(inputs, "sha256_of", hashed)
+    monkeypatch.setattr(inputs, "sha256_of_file", hashed)
 
     assert model_inputs(model, before) == before
     assert read == []
