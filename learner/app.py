@@ -168,11 +168,7 @@ async def _serve_once(
                 max_staleness=config.rollouts.max_staleness,
             )
         )
-        checkpoint = None
-        if resume:
-            checkpoint = await choose_checkpoint(run_dir, ledger)
-            await check_changes(run_dir, ledger, checkpoint, serving.changes)
-            tell_if_done((await ledger.reach()).step, num_steps=config.run.num_steps)
+        checkpoint = await _checkpoint_to_resume(serving, ledger) if resume else None
         write_atomically(run_dir.config, resolved(config).encode())
         starting = await stack.enter_async_context(
             open_trainer(
@@ -223,6 +219,14 @@ async def _serve_once(
         finally:
             reached.step = learner.progress.step
             reached.is_stopping = learner.is_stopping
+
+
+async def _checkpoint_to_resume(serving: Serving, ledger: Ledger) -> Checkpoint | None:
+    """Return from where to go on, if the run can, and is not done."""
+    checkpoint = await choose_checkpoint(serving.run_dir, ledger)
+    await check_changes(serving.run_dir, ledger, checkpoint, serving.changes)
+    tell_if_done((await ledger.reach()).step, num_steps=serving.config.run.num_steps)
+    return checkpoint
 
 
 @dataclass(frozen=True, slots=True)

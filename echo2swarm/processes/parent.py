@@ -279,25 +279,9 @@ async def open_child(
         **(env or {}),
         TRACEBACKS_VARIABLE: "1" if log_path or shows_tracebacks else "",
     }
-    ours, theirs = socket.socketpair()
-    try:
-        # Popen here, not in a thread: it takes milliseconds, and the child must not be
-        # tied to a worker thread that trio may end.
-        with open(log_path, "ab") if log_path else open(os.dup(2), "wb") as output:  # noqa: ASYNC230
-            process = subprocess.Popen(  # noqa: ASYNC220, S603
-                [python, "-m", module, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**variables, SOCKET_FD_VARIABLE: str(theirs.fileno())},
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
+    # Here, not in a thread: it takes milliseconds, and the child must not be tied to a worker
+    # thread that trio may end.
+    process, ours = _start([python, "-m", module, *arguments], variables, log_path)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     child = Child(name, process, stream, log_path)
     try:
@@ -315,6 +299,30 @@ async def open_child(
             await stream.aclose()
             await _end(process)
             child._kill_group()
+
+
+def _start(
+    command: Sequence[str], variables: Mapping[str, str], log_path: Path | None
+) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """Start a child; returns it, and our end of the socket to it."""
+    ours, theirs = socket.socketpair()
+    try:
+        with open(log_path, "ab") if log_path else open(os.dup(2), "wb") as output:
+            process = subprocess.Popen(  # noqa: S603
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**variables, SOCKET_FD_VARIABLE: str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
 
 
 async def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -78,16 +78,6 @@ def _as_json(figures: dict[str, Any]) -> bytes:
 def summarize_run(record: RunRecord) -> dict[str, Any]:
     """Return the run's figures; None where the run directory does not tell."""
     gain = reward_gain(record.rewards)
-    payloads = [b.payload_bytes for b in record.broadcasts if b.payload_bytes is not None]
-    published_bytes = sum(payloads)
-    deltas = sorted(b.delta_bytes for b in record.broadcasts if b.delta_bytes is not None)
-    shares = sorted(
-        b.delta_bytes / b.payload_bytes
-        for b in record.broadcasts
-        if b.delta_bytes is not None and b.payload_bytes
-    )
-    spreads = sorted(b.spread_s for b in record.broadcasts if b.spread_s is not None)
-    peers_sent = sum(n.payload_bytes_sent for n in record.nodes) if record.nodes else None
     generating = [s for _, spans in record.generation for s in spans]
     startup_s = record.steps[0].wait_s if record.steps else None
     total_train_s = sum(s.train_s for s in record.steps)
@@ -119,6 +109,30 @@ def summarize_run(record: RunRecord) -> dict[str, Any]:
             if total_train_s and record.training and generating
             else None
         ),
+        **_broadcast_figures(record),
+        "refusals": {r.reason.value: r.count for r in record.refusals},
+        "worst_heartbeat_delay_s": record.worst_heartbeat_delay_s,
+        "num_nodes": len(record.nodes),
+        "engines": [each.as_dict() for each in by_engine(record.contributions)],
+        "contributions": [each.as_dict() for each in record.contributions],
+        "shares": [shares.as_dict() for shares in record.shares],
+        "missing": list(record.missing),
+    }
+
+
+def _broadcast_figures(record: RunRecord) -> dict[str, Any]:
+    """Return how large the published versions were, who sent them, and how long they took."""
+    payloads = [b.payload_bytes for b in record.broadcasts if b.payload_bytes is not None]
+    published_bytes = sum(payloads)
+    deltas = sorted(b.delta_bytes for b in record.broadcasts if b.delta_bytes is not None)
+    shares = sorted(
+        b.delta_bytes / b.payload_bytes
+        for b in record.broadcasts
+        if b.delta_bytes is not None and b.payload_bytes
+    )
+    spreads = sorted(b.spread_s for b in record.broadcasts if b.spread_s is not None)
+    peers_sent = sum(n.payload_bytes_sent for n in record.nodes) if record.nodes else None
+    return {
         "versions_published": len(record.broadcasts),
         "payload_bytes_published": published_bytes if payloads else None,
         "versions_with_delta": len(deltas),
@@ -138,13 +152,6 @@ def summarize_run(record: RunRecord) -> dict[str, Any]:
         ),
         "broadcast_median_s": spreads[len(spreads) // 2] if spreads else None,
         "broadcast_worst_s": spreads[-1] if spreads else None,
-        "refusals": {r.reason.value: r.count for r in record.refusals},
-        "worst_heartbeat_delay_s": record.worst_heartbeat_delay_s,
-        "num_nodes": len(record.nodes),
-        "engines": [each.as_dict() for each in by_engine(record.contributions)],
-        "contributions": [each.as_dict() for each in record.contributions],
-        "shares": [shares.as_dict() for shares in record.shares],
-        "missing": list(record.missing),
     }
 
 

@@ -77,21 +77,6 @@ def read_run(run_dir: Path) -> RunRecord:
     names = {**ledger.names, **{n.peer_id: n.name for n in nodes}}
     # The ledger notes what a node says when it joins, which may be before its engine is up.
     engines = {**ledger.engines, **{n.peer_id: n.engine for n in nodes}}
-    broadcast_s = _broadcast_s(events)
-    delta_bytes = _delta_bytes(events)
-    broadcasts = tuple(
-        Broadcast(
-            version=version,
-            published_s=unix_s - start_unix_s,
-            payload_bytes=size_bytes,
-            delta_bytes=delta_bytes.get(version),
-            applied_s=tuple(
-                (name, unix_s - start_unix_s + seconds)
-                for name, seconds in broadcast_s.get(version, {}).items()
-            ),
-        )
-        for version, size_bytes, unix_s in ledger.versions
-    )
     ends = [s.end_s for s in steps] + [unix_s - start_unix_s for *_, unix_s in ledger.leases]
     return RunRecord(
         run_id=status.run_id if status else ledger.run_id,
@@ -102,7 +87,7 @@ def read_run(run_dir: Path) -> RunRecord:
         duration_s=max(ends, default=0.0),
         steps=steps,
         staleness=ledger.staleness,
-        broadcasts=broadcasts,
+        broadcasts=_broadcasts(ledger, events, start_unix_s),
         training=tuple(TimeSpan(start_s=s.end_s - s.train_s, end_s=s.end_s) for s in steps),
         generation=_generation(ledger.leases, start_unix_s, names),
         learner_bytes_sent=status.payload_bytes_sent if status else None,
@@ -259,6 +244,26 @@ def _steps(metrics: Iterable[dict[str, Any]], start_unix_s: float) -> Iterator[S
         if step is not None:
             by_step[step.step] = step
     return (by_step[step] for step in sorted(by_step))
+
+
+def _broadcasts(
+    ledger: _LedgerFacts, events: list[dict[str, Any]], start_unix_s: float
+) -> tuple[Broadcast, ...]:
+    broadcast_s = _broadcast_s(events)
+    delta_bytes = _delta_bytes(events)
+    return tuple(
+        Broadcast(
+            version=version,
+            published_s=unix_s - start_unix_s,
+            payload_bytes=size_bytes,
+            delta_bytes=delta_bytes.get(version),
+            applied_s=tuple(
+                (name, unix_s - start_unix_s + seconds)
+                for name, seconds in broadcast_s.get(version, {}).items()
+            ),
+        )
+        for version, size_bytes, unix_s in ledger.versions
+    )
 
 
 def _broadcast_s(events: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]]:

@@ -38,15 +38,7 @@ def summarize_simulation(
         num_events: that happened.
     """
     steps = accounts.steps
-    kinds = accounts.kinds.values()
-    num_issued = sum(kind.num_issued for kind in kinds)
-    num_accepted = sum(kind.num_accepted for kind in kinds)
-    num_trained = sum(kind.num_trained for kind in kinds)
-    num_tokens = fsum(kind.num_tokens for kind in kinds)
-    num_stale_groups = accounts.drops[DropReason.STALE]
-    num_expired = accounts.refusals[Reason.STALE] + num_stale_groups * scenario.learner.group_size
-    usd = accounts.node_usd + accounts.learner_usd
-    trained_tokens = num_trained * num_tokens / num_accepted if num_accepted else 0.0
+    usd, trained_tokens = accounts.node_usd + accounts.learner_usd, _trained_tokens(accounts)
     broadcasts_s, leases_s = sorted(accounts.broadcasts_s), sorted(accounts.leases_s)
     elapsed_s = steps[-1].end_s - steps[0].end_s if len(steps) > 1 else 0.0
     return SimulationResult(
@@ -67,7 +59,7 @@ def summarize_simulation(
         leases_ended=_named(accounts.lease_ends),
         rollouts_refused=_named(accounts.refusals),
         num_rollouts_released=accounts.num_released,
-        expired_share=min(1.0, num_expired / num_issued) if num_issued else 0.0,
+        expired_share=_expired_share(scenario, accounts),
         kinds=_kinds(accounts),
         broadcast_p50_s=_quantile(broadcasts_s, 0.5),
         broadcast_p95_s=_quantile(broadcasts_s, 0.95),
@@ -80,15 +72,27 @@ def summarize_simulation(
         learner_usd=accounts.learner_usd,
         usd_per_step=usd / len(steps) if steps else None,
         usd_per_million_tokens=usd / trained_tokens * 1e6 if trained_tokens else None,
-        forecast=_forecast(
-            scenario,
-            rollouts_per_s=rollouts_per_s,
-            broadcast_s=_quantile(broadcasts_s, 0.95),
-            rollout_s=_quantile(leases_s, 0.95),
-        ),
+        forecast=_forecast(scenario, rollouts_per_s, broadcasts_s, leases_s),
         steps=tuple(StepResult(**asdict(step)) for step in steps),
         num_events=num_events,
     )
+
+
+def _trained_tokens(accounts: Accounts) -> float:
+    """Return how many tokens were trained on, if these rollouts were as long as all."""
+    kinds = accounts.kinds.values()
+    num_accepted = sum(kind.num_accepted for kind in kinds)
+    num_trained = sum(kind.num_trained for kind in kinds)
+    num_tokens = fsum(kind.num_tokens for kind in kinds)
+    return num_trained * num_tokens / num_accepted if num_accepted else 0.0
+
+
+def _expired_share(scenario: Scenario, accounts: Accounts) -> float:
+    """Return the share of the issued rollouts that were too old to be of use."""
+    num_issued = sum(kind.num_issued for kind in accounts.kinds.values())
+    num_stale_groups = accounts.drops[DropReason.STALE]
+    num_expired = accounts.refusals[Reason.STALE] + num_stale_groups * scenario.learner.group_size
+    return min(1.0, num_expired / num_issued) if num_issued else 0.0
 
 
 def _kinds(accounts: Accounts) -> tuple[KindResult, ...]:
@@ -101,12 +105,12 @@ def _kinds(accounts: Accounts) -> tuple[KindResult, ...]:
 
 def _forecast(
     scenario: Scenario,
-    *,
     rollouts_per_s: float,
-    broadcast_s: float | None,
-    rollout_s: float | None,
+    broadcasts_s: Sequence[float],
+    leases_s: Sequence[float],
 ) -> ForecastResult | None:
     """Return what the capacity model says; None where nothing was measured."""
+    broadcast_s, rollout_s = _quantile(broadcasts_s, 0.95), _quantile(leases_s, 0.95)
     if broadcast_s is None or rollout_s is None:
         return None
     learner = scenario.learner

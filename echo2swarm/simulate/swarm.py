@@ -4,6 +4,7 @@ import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from echo2swarm.scheduling.leases.dispatcher import Dispatcher
 from echo2swarm.scheduling.leases.groups import DropReason
@@ -75,18 +76,13 @@ class _Swarm:
     def __init__(self, scenario: Scenario, on_step: OnStep) -> None:
         self._scenario = scenario
         self._on_step = on_step
-        seed = scenario.run.seed
-
-        def luck(what: str) -> random.Random:
-            # One source of chance for each purpose: what one part draws changes no other's.
-            return random.Random(f"{seed}/{what}")  # noqa: S311 - nobody is to be surprised
-
+        luck = partial(_luck, scenario)
         self._engine = EventClock()
         self._members: dict[PeerId, SimulatedMember] = {}
         self._accounts = Accounts(kinds={kind.name: KindCount() for kind in scenario.nodes})
         self._measures = Measures()
         self._dispatcher = Dispatcher(_rules(scenario))
-        refusal_rng = luck("refusals")
+        self._refusal_rng = luck("refusals")
         self._desk = SimulatedLeaseDesk(
             self._engine,
             self._dispatcher,
@@ -95,9 +91,7 @@ class _Swarm:
             measures=self._measures,
             prompt_tokens=scenario.answers.prompt_tokens,
             equal_share=scenario.answers.equal_share,
-            judge_luck=lambda node: (
-                node.kind.refused_share > 0 and refusal_rng.random() < node.kind.refused_share
-            ),
+            judge_luck=self._is_refused,
             on_ready=self._look,
             rng=luck("order"),
         )
@@ -132,13 +126,17 @@ class _Swarm:
             scenario,
             self._engine,
             self,
-            answers=Answers(scenario.answers, seed=seed),
+            answers=Answers(scenario.answers, seed=scenario.run.seed),
             rng=luck("nodes"),
             on_new=self._meet,
             on_price=self._activation.price_changed,
             on_vanished=self._vanished,
         )
         self._newest_version: int | None = None
+
+    def _is_refused(self, node: SimNode) -> bool:
+        share = node.kind.refused_share
+        return share > 0 and self._refusal_rng.random() < share
 
     def run(self) -> SimulationResult:
         self._population.start()
@@ -342,6 +340,11 @@ class _Swarm:
             f"active, {self._desk.num_waiting} questions for work waiting and "
             f"{self._dispatcher.num_outstanding} groups outstanding"
         )
+
+
+def _luck(scenario: Scenario, what: str) -> random.Random:
+    """Return a source of chance for one purpose: what one part draws changes no other's."""
+    return random.Random(f"{scenario.run.seed}/{what}")  # noqa: S311 - nobody is to be surprised
 
 
 def _rules(scenario: Scenario) -> DispatchRules:

@@ -134,24 +134,19 @@ def resume_ledger(
     # Of a version that was noted, but whose update was lost with the power.
     db.execute("DELETE FROM versions WHERE version > ?", (step,))
     forget_after(db, step)
-    leases = _leases_in_hand(db)
-    db.execute(
-        "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",
-        (LeaseState.RESTARTED, now_unix_s),
-    )
+    leases = _end_leases(db, now_unix_s)
     kept: list[OpenedGroup] = []
     num_undone = 0
     for group in _open_groups(db):
-        reason = _unusable(group.rollouts, step=step, max_staleness=max_staleness)
-        if not are_same_prompts:
-            reason = DropReason.RESUMED
+        reason: DropReason | None = DropReason.RESUMED
+        if are_same_prompts:
+            reason = _unusable(group.rollouts, step=step, max_staleness=max_staleness)
         if reason is None:
             kept.append(group)
         else:
             num_undone += len(group.rollouts)
             _drop(db, group.group_id, reason, now_unix_s)
     next_group, skipped = _data_position(db)
-    (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
     published = dict(db.execute("SELECT version, weights_sha256 FROM versions ORDER BY 1"))
     return LeftOver(
         updates=updates,
@@ -162,7 +157,7 @@ def resume_ledger(
         contributions=_contributions(db),
         next_group=next_group,
         skipped=skipped,
-        num_leases=num_leases,
+        num_leases=_num_leases(db),
         num_rollouts_undone=num_undone,
     )
 
@@ -258,6 +253,21 @@ def _data_position(db: sqlite3.Connection) -> tuple[int, tuple[int, ...]]:
         )
     }
     return next_group, tuple(index for index in candidates if index not in leased)
+
+
+def _num_leases(db: sqlite3.Connection) -> int:
+    (num_leases,) = db.execute("SELECT COUNT(*) FROM leases").fetchone()
+    return int(num_leases)
+
+
+def _end_leases(db: sqlite3.Connection, now_unix_s: float) -> tuple[LeaseRecord, ...]:
+    """End the leases that nodes had in hand; returns them."""
+    leases = _leases_in_hand(db)
+    db.execute(
+        "UPDATE leases SET outcome = ?, ended_unix_s = ? WHERE outcome IS NULL",
+        (LeaseState.RESTARTED, now_unix_s),
+    )
+    return leases
 
 
 def _leases_in_hand(db: sqlite3.Connection) -> tuple[LeaseRecord, ...]:

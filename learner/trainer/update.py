@@ -72,10 +72,7 @@ def optimize(
     num_rounds = sum(map(len, parts))
     tokens = Tokens.of(batch, policy.device, has_reference=reference is not None)
     if tokens.prox_N is not None:
-        with policy.rounded(publish_dtype):
-            for micro_batches in (made for rounds in parts for made in rounds):
-                note_logprobs(policy, micro_batches[ranks.rank], tokens.prox_N)
-        ranks.add_up(tokens.prox_N)
+        _note_proximal(policy, parts, tokens.prox_N, publish_dtype)
     number = 0
     steps: list[Stepped] = []
     for rounds in parts:
@@ -94,24 +91,40 @@ def optimize(
         steps.append(apply_gradients(optimizer, lr=lr, max_norm=table.max_grad_norm, ranks=ranks))
     ranks.add_up(*tokens.found())
     trained = tokens.trained()
+    metrics = _step_metrics(steps, parts, lr=lr, loss=float(tokens.loss))
+    staleness_S = torch.tensor(batch.staleness, device=policy.device)
+    return UpdateResult(
+        metrics | token_metrics(trained, objective),
+        drift_by_peer(batch, trained),
+        metrics_by_staleness(trained, staleness_S, objective),
+        sampled_by(batch, tokens, trained, objective),
+    )
+
+
+def _note_proximal(
+    policy: Policy, parts: list[Rounds], prox_N: torch.Tensor, publish_dtype: torch.dtype
+) -> None:
+    """Fill ``prox_N`` with the log-probabilities of the weights at the start of the update."""
+    with policy.rounded(publish_dtype):
+        for micro_batches in (made for rounds in parts for made in rounds):
+            note_logprobs(policy, micro_batches[policy.ranks.rank], prox_N)
+    policy.ranks.add_up(prox_N)
+
+
+def _step_metrics(
+    steps: list[Stepped], parts: list[Rounds], *, lr: float, loss: float
+) -> dict[str, float]:
+    """Return what the optimizer steps did, and what was computed for them."""
     made = [micro for rounds in parts for micro_batches in rounds for micro in micro_batches]
-    metrics = {
-        "loss": float(tokens.loss) / len(steps),
+    return {
+        "loss": loss / len(steps),
         "grad_norm": fmean(stepped.grad_norm for stepped in steps),
         "learning_rate": lr,
         "is_not_finite": float(not all(stepped.is_applied for stepped in steps)),
         "num_optimizer_steps": sum(stepped.is_applied for stepped in steps),
         "num_tokens_computed": sum(micro.num_tokens for micro in made),
         "num_tokens_longest": max(micro.num_tokens for micro in made),
-        **token_metrics(trained, objective),
     }
-    staleness_S = torch.tensor(batch.staleness, device=policy.device)
-    return UpdateResult(
-        metrics,
-        drift_by_peer(batch, trained),
-        metrics_by_staleness(trained, staleness_S, objective),
-        sampled_by(batch, tokens, trained, objective),
-    )
 
 
 def _parts(policy: Policy, batch: PackedBatch, table: TrainerConfig) -> list[Rounds]:

@@ -3,6 +3,7 @@
 import ipaddress
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -86,24 +87,27 @@ def make_host(
     network.retry_config = RetryConfig(max_retries=0)  # Who dials decides when to try again.
     negotiation = Negotiation(host, is_proven)
     nursery.start_soon(negotiation.turns.run)
-
-    async def guarded(stream: INetStream) -> None:
-        # An exception that leaves a stream handler, the library's own included,
-        # would end the process: any peer could do that.
-        try:
-            await negotiation.serve(stream)
-        except Exception as exc:
-            _log.debug(
-                "stream.failed",
-                peer=str(stream.muxed_conn.peer_id)[-8:],
-                protocol=str(stream.get_protocol()),
-                error=repr(exc)[:200],
-            )
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
-                await stream.reset()
-
-    network.set_stream_handler(guarded)
+    network.set_stream_handler(partial(_serve_guarded, negotiation))
     return host
+
+
+async def _serve_guarded(negotiation: Negotiation, stream: INetStream) -> None:
+    """Serve a stream, whatever happens.
+
+    An exception that leaves a stream handler, the library's own included, would end the process:
+    any peer could do that.
+    """
+    try:
+        await negotiation.serve(stream)
+    except Exception as exc:
+        _log.debug(
+            "stream.failed",
+            peer=str(stream.muxed_conn.peer_id)[-8:],
+            protocol=str(stream.get_protocol()),
+            error=repr(exc)[:200],
+        )
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
+            await stream.reset()
 
 
 def _connection_config(max_connections: int) -> ConnectionConfig:

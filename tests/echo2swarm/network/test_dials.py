@@ -13,7 +13,8 @@ from libp2p.utils.varint import encode_uvarint
 from multiaddr import Multiaddr
 
 from echo2swarm.network.base import PeerInfo
-from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.adapter import Libp2pNetwork
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.rpc import serve_calls
 from echo2swarm.system.errors import NetworkError
 from protocols.bulk import (

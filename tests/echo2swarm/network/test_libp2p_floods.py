@@ -12,9 +12,10 @@ from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, YAMUX_HEADER_FORMAT
 from echo2swarm.network.admission import unread
 from echo2swarm.network.base import Network, ServeLimits, Stream
 from echo2swarm.network.libp2p import negotiation
+from echo2swarm.network.libp2p.adapter import Libp2pNetwork
 from echo2swarm.network.libp2p.connections import OPEN_S
 from echo2swarm.network.libp2p.endpoints import open_connections
-from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.system.errors import NetworkError
 from echo2swarm.system.identity import Identity

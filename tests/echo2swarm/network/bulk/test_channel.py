@@ -16,7 +16,8 @@ from echo2swarm.network.bulk import channel, tls
 from echo2swarm.network.bulk.dial import Caller, TcpAddress, dial, place_of
 from echo2swarm.network.bulk.stream import TlsStream
 from echo2swarm.network.libp2p import undecided
-from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.adapter import Libp2pNetwork
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.libp2p.streams import Libp2pStream
 from echo2swarm.system.errors import NetworkError
 from protocols.bulk import (

@@ -28,7 +28,8 @@ from multiaddr import Multiaddr
 from echo2swarm.network.addresses import group_by_peer, split_address
 from echo2swarm.network.base import Network, PeerInfo, ServeLimits, Stream
 from echo2swarm.network.discovery import Discovery
-from echo2swarm.network.libp2p.network import Libp2pNetwork, open_network
+from echo2swarm.network.libp2p.adapter import Libp2pNetwork
+from echo2swarm.network.libp2p.network import open_network
 from echo2swarm.network.libp2p.yamux import BulkYamux
 from echo2swarm.network.rpc import call, serve_calls
 from echo2swarm.system.errors import NetworkError, UsageError
