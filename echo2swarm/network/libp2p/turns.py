@@ -79,9 +79,13 @@ class Turns:
         self._queue = FairQueue()
         self._has_come = trio.Event()
 
+    def take_free(self) -> bool:
+        """Take a turn at once, if no request waits and the pace allows one; return whether."""
+        return not len(self._queue) and self._may_take()
+
     async def wait(self, whose: str) -> None:
         """Return when it is the turn of a request of ``whose``."""
-        if not len(self._queue) and self._may_take():
+        if self.take_free():
             await trio.lowlevel.checkpoint()
             return
         event = trio.Event()
