@@ -18,7 +18,8 @@ from typing import Final
 from echo2swarm.weights.overlay.broadcast_bound import broadcast_bound_s
 from echo2swarm.weights.transfer.have_interval import news_s
 from echo2swarm.weights.transfer.seeder import ChunkOffer, Seeder, SeederSettings
-from protocols.chunk_download import AskChunk, AskHashes, ChunkDownload, DropPeer, Effect, Finished
+from protocols.chunk_download import ChunkDownload
+from protocols.chunk_effects import AskChunk, AskHashes, DropPeer, Effect, Finished
 from protocols.chunk_source import DownloadSettings
 from protocols.chunks import bitmap_of
 from protocols.ids import PeerId

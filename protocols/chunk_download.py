@@ -25,10 +25,10 @@ Per chunk::
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Final, Protocol
 
+from protocols.chunk_effects import AskChunk, AskHashes, DropPeer, Effect, Finished
 from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.chunks import indices_in
 from protocols.errors import LocalProtocolError, MalformedMessageError
@@ -43,39 +43,6 @@ MAX_SILENCES: Final = 3
 """A holder that was silent this often, and brought nothing between, is banned."""
 MAX_REFUSALS: Final = 3
 """A holder that has not got what it said it has, this often, is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskHashes:
-    """Ask ``holder`` for the list of chunk hashes."""
-
-    holder: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class AskChunk:
-    """Ask ``holder`` for one chunk."""
-
-    holder: PeerId
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class DropPeer:
-    """Close the stream to ``holder``."""
-
-    holder: PeerId
-    why: str
-    fault: Reason | None = None
-    """Set if the holder did what no honest one does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """Every chunk is here."""
-
-
-Effect = AskHashes | AskChunk | DropPeer | Finished
 
 
 class OrderPacer(Protocol):

@@ -10,10 +10,16 @@ has given up on it (its deadline step has passed).
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
+from echo2swarm.scheduling.held_lease import (
+    HeldLease,
+    first_groups,
+    is_passed,
+    num_completions_of,
+)
 from protocols.ids import PolicyVersion
 from protocols.leases import Lease, LeasedGroup
 from protocols.sampling import SamplingParams
@@ -85,33 +91,6 @@ class Forget:
 Ending = GiveBack | LeaseDone | Forget
 
 
-@dataclass(slots=True)
-class _Held:
-    lease: Lease
-    todo: list[LeasedGroup]
-    sampling: list[LeasedGroup] = field(default_factory=list)
-    num_unsent: int = 0
-    given_up: str | None = None
-    """Why nothing more of it will be sampled."""
-
-    @property
-    def is_begun(self) -> bool:
-        return bool(self.sampling) or self.num_unsent > 0 or len(self.todo) < len(self.lease.groups)
-
-    @property
-    def num_completions(self) -> int:
-        return _num_completions(self.todo) + _num_completions(self.sampling) + self.num_unsent
-
-    def takes(self, version: PolicyVersion) -> bool:
-        """Whether it may be sampled with ``version``."""
-        most = self.lease.max_version
-        return self.lease.min_version <= version and (most is None or version <= most)
-
-    def holds(self, version: PolicyVersion) -> bool:
-        """Whether it keeps the engine at ``version``."""
-        return self.lease.max_version is not None and self.takes(version)
-
-
 class Workload:
     """All leases of one node.
 
@@ -127,7 +106,7 @@ class Workload:
         self._max_leases = max_leases
         self._max_batch = max_batch
         self._is_continuous = is_continuous
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, HeldLease] = {}
         self._asking: list[PolicyVersion] = []
         self._is_taking = False
         self._learner_step = 0
@@ -194,7 +173,7 @@ class Workload:
             return []
         if not self._is_taking:
             return [GiveBack(lease.lease_id, "this node takes no more work now")]
-        self._held[lease.lease_id] = _Held(lease, list(lease.groups))
+        self._held[lease.lease_id] = HeldLease(lease, list(lease.groups))
         self._kept = None
         return []
 
@@ -224,21 +203,21 @@ class Workload:
                 continue
             if sampling is not None and held.lease.sampling != sampling:
                 continue
-            groups = _prefix(held.todo, room, at_least_one=not parts)
+            groups = first_groups(held.todo, room, at_least_one=not parts)
             if not groups:
                 break
             sampling = held.lease.sampling
             held.sampling, held.todo = groups, held.todo[len(groups) :]
-            room -= _num_completions(groups)
+            room -= num_completions_of(groups)
             parts.append(LeasePart(held.lease.lease_id, tuple(groups)))
         return None if sampling is None else SampleParts(tuple(parts), sampling)
 
     def _next_group(self, applied: PolicyVersion) -> SampleParts | None:
-        room = self._max_batch - sum(_num_completions(h.sampling) for h in self._held.values())
+        room = self._max_batch - sum(num_completions_of(h.sampling) for h in self._held.values())
         for held in self._held.values():
             if not held.takes(applied) or not held.todo:
                 continue
-            groups = _prefix(held.todo[:1], room, at_least_one=room == self._max_batch)
+            groups = first_groups(held.todo[:1], room, at_least_one=room == self._max_batch)
             if not groups:
                 return None  # others must not overtake what does not fit yet
             held.todo = held.todo[1:]
@@ -347,7 +326,7 @@ class Workload:
 
     def passed(self, applied: PolicyVersion | None) -> list[Ending]:
         """Give back the leases that want an older version than the engine has now."""
-        late = [held for held in self._held.values() if _is_passed(held, applied)]
+        late = [held for held in self._held.values() if is_passed(held, applied)]
         return [
             ending
             for held in late
@@ -379,13 +358,13 @@ class Workload:
             endings += self._settle(held)
         return endings
 
-    def _give_up(self, held: _Held, why: str) -> list[Ending]:
+    def _give_up(self, held: HeldLease, why: str) -> list[Ending]:
         if held.todo or held.sampling or not held.num_unsent:
             held.given_up = held.given_up or why
         held.todo, held.sampling = [], []
         return self._settle(held)
 
-    def _settle(self, held: _Held) -> list[Ending]:
+    def _settle(self, held: HeldLease) -> list[Ending]:
         if held.todo or held.sampling or held.num_unsent > 0:
             return []
         lease_id = held.lease.lease_id
@@ -393,23 +372,3 @@ class Workload:
         if held.given_up is None and held.lease.max_version is not None:
             self._kept = PolicyVersion(held.lease.max_version)
         return [LeaseDone(lease_id) if held.given_up is None else GiveBack(lease_id, held.given_up)]
-
-
-def _is_passed(held: _Held, applied: PolicyVersion | None) -> bool:
-    most = held.lease.max_version
-    return most is not None and applied is not None and most < applied
-
-
-def _num_completions(groups: Iterable[LeasedGroup]) -> int:
-    return sum(len(group.samples) for group in groups)
-
-
-def _prefix(groups: list[LeasedGroup], room: int, *, at_least_one: bool) -> list[LeasedGroup]:
-    """Return the first groups that fit."""
-    taken: list[LeasedGroup] = []
-    for group in groups:
-        if len(group.samples) > room and not (at_least_one and not taken):
-            break
-        taken.append(group)
-        room -= len(group.samples)
-    return taken

@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.chunk_download import (
-    AskChunk,
-    AskHashes,
-    ChunkDownload,
-    DropPeer,
-    Effect,
-    Finished,
-)
+from protocols.chunk_download import ChunkDownload
+from protocols.chunk_effects import AskChunk, AskHashes, DropPeer, Effect, Finished
 from protocols.chunk_source import ChunkSource, DownloadSettings
 from protocols.chunks import bitmap_of
 from protocols.errors import LocalProtocolError

@@ -26,6 +26,7 @@ from echo2swarm.system.files import write_atomically
 from echo2swarm.weights.store import layout
 from echo2swarm.weights.store.import_files import describe, import_files
 from echo2swarm.weights.store.layout import HASH_BYTES, BadChunkError
+from echo2swarm.weights.store.load import fill, load_payload
 from echo2swarm.weights.store.payload import Payload
 from protocols.errors import LocalProtocolError, MalformedMessageError, RemoteProtocolError
 from protocols.manifest import PayloadRef, check_payload, root_of
@@ -253,7 +254,7 @@ class PayloadStore:
                 needed_bytes=ref.size_bytes,
             )
             payload = Payload(ref, target)
-            _fill(payload, hashes, range(ref.num_chunks))
+            fill(payload, hashes, range(ref.num_chunks))
             payload.is_complete = True
             return self._add(payload), content_sha256
 
@@ -294,7 +295,7 @@ class PayloadStore:
             payload.folder = self._moved(staging, self._folder_of(payload.root, is_partial=False))
             # Who serves what had been fetched of it goes on with the whole.
             payload.is_complete = True
-            _fill(payload, hashes, range(ref.num_chunks))
+            fill(payload, hashes, range(ref.num_chunks))
             self._add(payload)
             if fetched is not None:
                 await self._in_thread(partial(shutil.rmtree, fetched, ignore_errors=True))
@@ -365,7 +366,7 @@ class PayloadStore:
         """Take up what a former process left: check it, and remove what is of no use."""
         await self._in_thread(partial(shutil.rmtree, self._trash, ignore_errors=True))
         for folder in sorted(self._payloads_folder.iterdir()):
-            payload = await self._on_disk(partial(_load, folder), "cannot check a payload")
+            payload = await self._on_disk(partial(load_payload, folder), "cannot check a payload")
             if payload is None or self.get(payload.root) is not None:
                 _log.warning("payload.discarded", folder=folder.name, error="damaged or left over")
                 await self._in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
@@ -380,32 +381,3 @@ class PayloadStore:
             return await self._in_thread(work)
         except OSError as exc:
             raise layout.disk_error(exc, what, self._folder, needed_bytes=needed_bytes) from exc
-
-
-def _fill(payload: Payload, hashes: bytes, indices: Collection[int] | range) -> None:
-    payload.add_hashes(hashes)
-    for index in indices:
-        payload.add_chunk(index)
-
-
-def _load(folder: Path) -> Payload | None:
-    """Return the payload in ``folder`` with those chunks that are verified now."""
-    ref = layout.read_ref(folder)
-    if ref is None:
-        return None
-    payload = Payload(ref, folder)
-    hashes = layout.read_hashes(folder, ref)
-    if folder.name == ref.root_sha256.hex():
-        everything = range(ref.num_chunks)
-        if hashes is None or len(layout.verified(folder, ref, hashes, everything)) < ref.num_chunks:
-            # Never repaired in place: its files may be links to somebody else's.
-            return None
-        _fill(payload, hashes, everything)
-        payload.is_complete = True
-        return payload
-    if folder.name != ref.root_sha256.hex() + layout.PARTIAL_SUFFIX:
-        return None
-    if hashes is not None:
-        claimed = layout.journalled(folder, ref)
-        _fill(payload, hashes, layout.verified(folder, ref, hashes, claimed))
-    return payload

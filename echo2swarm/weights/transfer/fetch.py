@@ -26,14 +26,8 @@ from echo2swarm.weights.transfer.rate_limit import DownloadBudget
 from echo2swarm.weights.transfer.stream_pool import GOODBYE_S, PooledStream, StreamPool
 from echo2swarm.weights.transfer.traffic import Traffic
 from protocols import chunks
-from protocols.chunk_download import (
-    AskChunk,
-    AskHashes,
-    ChunkDownload,
-    DropPeer,
-    Effect,
-    Finished,
-)
+from protocols.chunk_download import ChunkDownload
+from protocols.chunk_effects import AskChunk, AskHashes, DropPeer, Effect, Finished
 from protocols.chunk_source import DownloadSettings
 from protocols.chunks import (
     MAX_OUTSTANDING,

@@ -13,7 +13,8 @@ import trio.lowlevel
 import trio.testing
 
 from echo2swarm.system.errors import ChildError, ConfigError
-from learner.scoring.client import MAX_BATCH, ProcessScorer, ScorerLimits, open_scorer
+from learner.scoring.client import MAX_BATCH, ProcessScorer, open_scorer
+from learner.scoring.limits import ScorerLimits
 from learner.scoring.messages import CompletionToScore, ScoreFault, sha256_of_prompt
 from protocols.ids import PeerId, short
 from protocols.packed import pack_tokens
