@@ -1,6 +1,6 @@
 """Pulling one payload from all who hold parts of it, without I/O.
 
-Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.0.0``.
+Specification: ``docs/specs/chunks.md``, protocol ``/echo2/chunks/2.1.0``.
 
 The caller owns streams, disk and clock: it reports what happened, with the
 time, and performs the effects it gets back, in order. The rules:

@@ -1,5 +1,6 @@
 """The specification pages say what the code does."""
 
+import importlib
 import re
 
 import pytest
@@ -56,6 +57,16 @@ def test_every_protocol_that_the_package_names_has_a_page_in_the_index() -> None
     for name in named:
         assert name in MODULES
         assert f"[{name}]({name}.md)" in text_of("README")
+
+
+@pages
+def test_a_page_and_the_index_name_the_protocol_ids_of_the_code(page: str) -> None:
+    (row,) = [line for line in text_of("README").splitlines() if f"({page}.md)" in line][:1]
+    for module in map(importlib.import_module, MODULES[page]):
+        for name, value in vars(module).items():
+            if name.endswith("PROTOCOL_ID") and not name.startswith("OLD_"):
+                assert f"`{value}`" in row
+                assert f"`{value}`" in text_of(page)
 
 
 @pytest.mark.parametrize("reason", list(Reason))
