@@ -7,6 +7,7 @@ import click
 
 from echo2swarm.text.cli_types import FiniteRange
 from node.control.cli import state_dir_option
+from node.engine.options import OPTIONS_OF
 from node.join_options import JoinOptions
 
 
@@ -15,7 +16,7 @@ from node.join_options import JoinOptions
 @state_dir_option
 @click.option(
     "--engine",
-    type=click.Choice(["transformers", "sleep", "vllm"]),
+    type=click.Choice(tuple(OPTIONS_OF)),
     default="transformers",
     show_default=True,
     help="What would sample.",

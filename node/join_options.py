@@ -10,6 +10,7 @@ import click
 
 from echo2swarm.text.cli_options import argument, option
 from echo2swarm.text.cli_types import Device, FiniteRange
+from node.engine.options import OPTIONS_OF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class JoinOptions:
     )
     engine: str = option(
         "--engine",
-        type=click.Choice(["transformers", "sleep", "vllm"]),
+        type=click.Choice(tuple(OPTIONS_OF)),
         default="transformers",
         show_default=True,
         help="What samples: a transformers model, vLLM, or nothing (sleep), for benchmarks.",

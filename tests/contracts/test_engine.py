@@ -78,13 +78,10 @@ needs_vllm = pytest.mark.skipif(
 VLLM = [pytest.mark.model, pytest.mark.vllm, needs_vllm]
 
 
-@pytest.fixture(
-    params=[
-        "sleep",
-        pytest.param("transformers", marks=pytest.mark.model),
-        pytest.param("vllm", marks=VLLM),
-    ]
-)
+MARKS = {"transformers": [pytest.mark.model], "vllm": VLLM}
+
+
+@pytest.fixture(params=[pytest.param(kind, marks=MARKS.get(kind, ())) for kind in OPTIONS])
 def kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
@@ -189,12 +186,7 @@ def recompute(version: int, prompt: Sequence[int], tokens: Sequence[int]) -> tor
     return logprobs_TV.gather(1, torch.tensor(list(tokens))[:, None])[:, 0]
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("transformers", marks=pytest.mark.model),
-        pytest.param("vllm", marks=VLLM),
-    ]
-)
+@pytest.fixture(params=[pytest.param(kind, marks=marks) for kind, marks in MARKS.items()])
 def model_kind(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name
