@@ -23,7 +23,7 @@ OLD_LOCALES = [
 def run(
     module: str, *arguments: str | bytes, cwd: Path, **environment: str
 ) -> "subprocess.CompletedProcess[bytes]":
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
