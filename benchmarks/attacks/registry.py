@@ -47,14 +47,13 @@ class Attack:
     """Whether ``--quick`` makes it, too."""
 
 
-def _silent(protocol: str, *, is_quick: bool = False) -> Attack:
+def _silent(protocol: str) -> Attack:
     return Attack(
         name=f"silent-{protocol}",
         what=f"8 silent streams of {protocol} from each of 60 identities",
         run=silent_streams.on(protocol),
         min_tried=100,
         seconds=16.0,
-        is_quick=is_quick,
     )
 
 
@@ -65,6 +64,7 @@ ATTACKS: Final = (
         run=handshakes.run,
         per_s=150.0,
         min_tried=2000,
+        is_quick=True,
     ),
     Attack(
         name="tarpit",
@@ -73,7 +73,7 @@ ATTACKS: Final = (
         min_tried=200,
         seconds=40.0,
     ),
-    _silent("rollouts", is_quick=True),
+    _silent("rollouts"),
     _silent("heartbeat"),
     _silent("lease"),
     _silent("manifest"),
@@ -155,7 +155,6 @@ ATTACKS: Final = (
         run=status_flood.run,
         per_s=200.0,
         min_tried=500,
-        is_quick=True,
     ),
     Attack(
         name="gossip",
@@ -164,6 +163,7 @@ ATTACKS: Final = (
         per_s=10.0,
         num_identities=12,
         min_tried=50,
+        is_quick=True,
     ),
     Attack(
         name="fill",

@@ -14,6 +14,9 @@ from benchmarks.harness import Mark, ratio
 MIN_STEPS_KEPT: Final = 0.9
 MAX_MEMORY_MB: Final = 100.0
 MAX_DISK_MB_PER_MIN: Final = 1.0
+MIN_DISK_S: Final = 12.0
+"""A first line about each of many strangers is no flood: what is written says less of a shorter
+attack than of none."""
 MAX_IN_S: Final = 5.0
 MAX_DIALS: Final = 10
 """Of a victim: a handful."""
@@ -48,6 +51,8 @@ class Found:
     """The longest that a newcomer took, after the attack, to connect to one of the nodes."""
     num_dials: int
     num_survivors: int
+    attack_s: float
+    """How long it was."""
     num_tried: int
     num_wanted: int
     """So many deeds at least make it the attack it is meant to be."""
@@ -89,6 +94,7 @@ def find(attack: Attack, readings: Readings, *, share: float) -> Found:
         node_in_s=_worst(readings.nodes_in_s),
         num_dials=readings.num_dials,
         num_survivors=readings.num_survivors,
+        attack_s=end_s - start_s,
         num_tried=readings.tally.num_tried,
         num_wanted=round(attack.min_tried * share),
         attacker_cores=ratio(readings.tally.cpu_s, end_s - start_s),
@@ -104,7 +110,6 @@ def marks_of(attack: Attack, found: Found) -> tuple[Mark, ...]:
     marks = [
         Mark(name="steps kept", value=found.kept, at_least=MIN_STEPS_KEPT),
         Mark(name="memory grew by, MB", value=found.memory_mb, at_most=MAX_MEMORY_MB),
-        Mark(name="disk, MB/min", value=found.disk_mb_per_min, at_most=MAX_DISK_MB_PER_MIN),
         Mark(name="stores grew by, MB", value=found.stores_mb, at_most=MAX_STORES_MB),
         Mark(name="newcomer during, s", value=found.in_during_s, at_most=MAX_IN_S),
         Mark(name="newcomer after, s", value=found.in_after_s, at_most=MAX_IN_S),
@@ -113,6 +118,10 @@ def marks_of(attack: Attack, found: Found) -> tuple[Mark, ...]:
         Mark(name="processes left", value=found.num_survivors, at_least=NUM_PROCESSES),
         Mark(name="deeds", value=found.num_tried, at_least=found.num_wanted),
     ]
+    if found.attack_s >= MIN_DISK_S:
+        marks.append(
+            Mark(name="disk, MB/min", value=found.disk_mb_per_min, at_most=MAX_DISK_MB_PER_MIN)
+        )
     if attack.has_victim:
         marks.append(Mark(name="dials of the victim", value=found.num_dials, at_most=MAX_DIALS))
     return tuple(marks)

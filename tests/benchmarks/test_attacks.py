@@ -114,6 +114,13 @@ def test_lines_about_an_attack_do_not_hide_behind_steps_that_were_not_made() -> 
     assert missed(stalled) == {"steps kept", "disk, MB/min"}
 
 
+def test_a_short_attack_is_not_held_to_what_a_minute_may_write() -> None:
+    written = [sample(i / 2, disk_mb=i / 100 + max(0, i - 24) / 10) for i in range(78)]
+    short = replace(calm(), samples=written, attack_s=(12.0, 22.0))
+
+    assert missed(replace(short, visits=[a_visit(15.0), a_visit(30.0)])) == set()
+
+
 def test_stores_that_fill_are_seen() -> None:
     filled = [sample(i / 2, disk_mb=i / 100, stores_mb=2 + 9 * (i > 60)) for i in range(78)]
 
