@@ -64,7 +64,6 @@ ATTACKS: Final = (
         run=handshakes.run,
         per_s=150.0,
         min_tried=2000,
-        is_quick=True,
     ),
     Attack(
         name="tarpit",

@@ -19,11 +19,11 @@ MAX_UNDECIDED_PER_PEER: Final = 16
 MAX_UNDECIDED: Final = 512
 MAX_STREAMS_PER_PEER: Final = 256
 """Of all protocols together; each has limits of its own besides, except the library's."""
-REFUSALS_BURST: Final = 24
+REFUSALS_BURST: Final = 12
 REFUSALS_PER_S: Final = 2.0
 """Who goes on opening streams that are refused loses its connections."""
 STRANGERS_PER_S: Final = 60.0
-STRANGERS_BURST: Final = 400
+STRANGERS_BURST: Final = 300
 """Streams of all who are not proven together; so many in a row wait for nothing: a crowd of nodes
 that join at once."""
 
