@@ -42,6 +42,7 @@ def test_a_path_that_the_locale_can_not_hold_is_taken_as_it_is(tmp_path: Path, n
     folder.mkdir()
     (folder / "run.toml").write_text(
         f'[run]\nnum_steps = 3\n[model]\npath = "{TINY_MODEL_DIR}"\n'
+        "[rollouts]\nmax_new_tokens = 6\n"
         f'[task]\nkind = "function"\nscore = "v:score"\nfolder = "."\npath = "rows.jsonl"\n'
     )
     (folder / "rows.jsonl").write_text('{"prompt": "1=\N{ROCKET}"}\n' * 3)
