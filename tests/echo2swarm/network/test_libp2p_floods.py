@@ -9,7 +9,7 @@ import trio
 from libp2p.abc import INetConn
 from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, YAMUX_HEADER_FORMAT
 
-from echo2swarm.network.admission import unread
+from echo2swarm.network.admission import connection_seats, unread
 from echo2swarm.network.base import Network, ServeLimits, Stream
 from echo2swarm.network.libp2p import negotiation
 from echo2swarm.network.libp2p.adapter import Libp2pNetwork
@@ -161,7 +161,11 @@ async def test_of_silent_streams_of_all_those_of_whoever_has_most_make_room(
         assert await ask(honest, server.peer, b"hello") == b"hello"
 
 
-async def test_from_where_a_flood_came_nobody_connects_for_a_moment() -> None:
+async def test_from_where_a_flood_came_nobody_connects_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Longer than the flood takes to be noticed, however slow the machine.
+    monkeypatch.setattr(connection_seats, "SHUT_OUT_S", 600.0)
     late = open_network(Identity.of(key_of(4)), [LOOPBACK], has_bulk=False)
     async with server_and(2, 3) as (server, rude, honest), late as newcomer:
         with suppress(NetworkError):
