@@ -117,8 +117,8 @@ def test_closing_leaves_no_process(losses: Losses) -> None:
 
 def test_no_process_outlives_a_rank_0_that_is_killed() -> None:
     code = (
-        "import time; from learner.trainer.rank_group import Gang; "
-        "print(*Gang(3).pids, flush=True); time.sleep(60)"
+        "import time; from learner.trainer.rank_group import RankGroup; "
+        "print(*RankGroup(3).pids, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as rank_0:
         assert rank_0.stdout is not None
