@@ -110,10 +110,10 @@ async def test_a_sleeping_trainer_publishes_new_weights_each_step(tmp_path: Path
 
 def test_a_sleeping_trainer_needs_no_torch() -> None:
     code = (
-        "import sys; from learner.trainer.worker import open_trainer; "
+        "import sys; from learner.trainer.worker import load_trainer; "
         "from learner.trainer.messages import Start; "
         "from tests.tiny_model import TINY_MODEL_DIR; "
-        "t = open_trainer(Start(model_dir=str(TINY_MODEL_DIR), "
+        "t = load_trainer(Start(model_dir=str(TINY_MODEL_DIR), "
         "trainer={'kind': 'sleep', 'train_s': 0.001}, seed=0, temperature=1.0)); "
         "t.update(0, (), print); "
         "sys.exit('torch' in sys.modules)"
