@@ -71,6 +71,23 @@ class GuardedPubsub(Pubsub):  # type: ignore[misc]  # untyped library
         self._is_shut_out = is_shut_out
         self._incoming: dict[ID, set[INetStream]] = {}
 
+    async def _handle_new_peer(self, peer_id: ID) -> None:
+        """Open the stream to a new neighbour, and tell it of every topic that we subscribe to.
+
+        The library lists the topics in its first packet, and counts the neighbour as one only when
+        that was written. It announces a topic that is subscribed to meanwhile to all others; this
+        neighbour would never bring us a message of it.
+        """
+        before = frozenset(self.topic_ids)
+        await super()._handle_new_peer(peer_id)
+        queue = self.peer_queues.get(peer_id)
+        if queue is None:
+            return
+        now = frozenset(self.topic_ids)
+        for topic in sorted(before ^ now):
+            packet, change = self._build_announce_rpc(topic, subscribe=topic in now)
+            self._enqueue_or_retry_announce(peer_id, queue, packet, change)
+
     async def push_msg(self, msg_forwarder: ID, msg: rpc_pb2.Message) -> None:
         """Deliver and pass on a message, if it is let in."""
         if msg_forwarder == self._own_id or self._admit(msg_forwarder, msg):

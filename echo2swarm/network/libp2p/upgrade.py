@@ -40,7 +40,6 @@ class HandshakeTurns:
     async def wait(self, conn: IRawConnection) -> None:
         """Return when it is a connection's turn, or it was closed meanwhile."""
         if self._turns.take_free():
-            # Without a pause: with one here, some new peers never had a stream for gossip.
             return
         stream: OwnedStream = conn.stream
 
