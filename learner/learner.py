@@ -45,7 +45,7 @@ class Learner:
         config = parts.config
         self._parts = parts
         self._state = state = make_state(parts)
-        self._bell = state.bell
+        self._changes = state.changes
         self._answering = CancelAnswers()
         self.dispatcher, self.desk = state.dispatcher, state.desk
         self.nodes, self.progress, self.gate = state.nodes, state.progress, state.gate
@@ -56,7 +56,7 @@ class Learner:
             links=parts.links,
             progress=self.progress,
             selector=config.selector,
-            bell=self._bell,
+            changes=self._changes,
         )
         self.membership = HeartbeatService(
             self._kinds,
@@ -67,7 +67,7 @@ class Learner:
             activator=self.activator,
             heartbeat_s=config.swarm.heartbeat_s,
             links=parts.links,
-            bell=self._bell,
+            changes=self._changes,
             host_of=self._host_of,
             newest_version=lambda: self.dispatcher.newest_version,
             adverts=AdvertFilter(parts.run_at or parts.network.addresses()),
@@ -79,7 +79,7 @@ class Learner:
             dispatcher=self.dispatcher,
             nodes=self.nodes,
             ledger=parts.ledger,
-            bell=self._bell,
+            changes=self._changes,
             metrics=parts.metrics,
         )
         self._loop = TrainingLoop(
@@ -88,7 +88,7 @@ class Learner:
             nodes=self.nodes,
             ledger=parts.ledger,
             progress=self.progress,
-            bell=self._bell,
+            changes=self._changes,
             snapshots=parts.snapshots,
             hand_on=self._publishing.hand_on,
             saver=parts.checkpoints,
@@ -204,7 +204,7 @@ class Learner:
         await feed_prompts(
             self._parts.scorer,
             self.dispatcher,
-            self._bell,
+            self._changes,
             next_prompt=self._parts.left_over.next_group,
             skipped=self._parts.left_over.skipped,
             held_out=self.evaluation.prompt_tokens if self.evaluation else (),

@@ -107,7 +107,7 @@ def _work_calls(
         run_id=parts.run_id,
         nodes=state.nodes,
         progress=state.progress,
-        bell=state.bell,
+        changes=state.changes,
         wait_of=parts.scorer.wait_of,
     )
     rollout_service = RolloutService(
@@ -116,7 +116,7 @@ def _work_calls(
         nodes=state.nodes,
         ledger=parts.ledger,
         progress=state.progress,
-        bell=state.bell,
+        changes=state.changes,
     )
     lease_limits = leases.MAX_REQUEST_BYTES, leases.MAX_REPLY_BYTES
     lease_s = leases.MAX_WAIT_S + _ANSWER_S

@@ -70,7 +70,7 @@ class LearnerParts:
 class RunState:
     """What the services of one learner look at and change."""
 
-    bell: ChangeEvent
+    changes: ChangeEvent
     """Rung when there may be work for somebody."""
     dispatcher: Dispatcher
     nodes: NodeTable
@@ -82,7 +82,7 @@ class RunState:
 def make_state(parts: LearnerParts) -> RunState:
     """Return the state in which a run begins, or goes on."""
     config, now_s = parts.config, trio.current_time()
-    bell = ChangeEvent()
+    changes = ChangeEvent()
     dispatcher = Dispatcher(
         dispatch_rules(config, parts.sampling),
         num_leases=parts.left_over.num_leases,
@@ -96,9 +96,11 @@ def make_state(parts: LearnerParts) -> RunState:
         rollouts=config.rollouts,
         timeline=Timeline(now_s),
     )
-    desk = LeaseDesk(dispatcher, nodes=nodes, ledger=parts.ledger, progress=progress, bell=bell)
+    desk = LeaseDesk(
+        dispatcher, nodes=nodes, ledger=parts.ledger, progress=progress, changes=changes
+    )
     return RunState(
-        bell=bell,
+        changes=changes,
         dispatcher=dispatcher,
         nodes=nodes,
         progress=progress,

@@ -35,7 +35,7 @@ def make_evaluation(parts: LearnerParts, state: RunState) -> LiveEvaluation | No
         ledger=parts.ledger,
         progress=state.progress,
         metrics=parts.metrics,
-        bell=state.bell,
+        changes=state.changes,
     )
 
 
@@ -51,7 +51,7 @@ def make_kinds(
         nodes=state.nodes,
         ledger=parts.ledger,
         progress=state.progress,
-        bell=state.bell,
+        changes=state.changes,
     )
     if evaluation is None or parts.held_out is None:
         return [training]

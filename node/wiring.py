@@ -124,9 +124,9 @@ class QuietLink:
         """Return when it is so."""
         while True:
             await self._sync.next_version(None)
-            ring = self._keeper.changes.next_ring
+            change = self._keeper.changes.next_change
             if self._keeper.paused:
-                await ring.wait()
+                await change.wait()
             elif (left_s := self._left_s()) > 0:
                 await trio.sleep(max(left_s, MIN_WAIT_S))
             else:

@@ -289,10 +289,10 @@ class Discovery:
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for a state of our connections."""
         while True:
-            ring = self._network.connection_changes.next_ring
+            change = self._network.connection_changes.next_change
             if condition():
                 return
-            await ring.wait()
+            await change.wait()
 
     def _save_book(self, encoded: bytes) -> None:
         if self._book_path is None:

@@ -1,26 +1,26 @@
-"""Wakes whoever waits for something to have changed."""
+"""An event that can be set again and again: it wakes all tasks that wait for a change."""
 
 import trio
 
 
 class ChangeEvent:
-    """Rung after a change; whoever waits looks again.
+    """Notified after each change of some state; a task that waits looks at the state again.
 
-    Take :attr:`next_ring` *before* looking, and wait on it after: nothing is missed.
+    Take :attr:`next_change` *before* looking, and wait on it after: no change is missed.
     """
 
     def __init__(self) -> None:
-        self._next_ring = trio.Event()
+        self._next_change = trio.Event()
 
     @property
-    def next_ring(self) -> trio.Event:
-        """Set when the bell rings next."""
-        return self._next_ring
+    def next_change(self) -> trio.Event:
+        """The event that the next :meth:`notify` sets."""
+        return self._next_change
 
-    def ring(self) -> None:
-        """Wake everybody who waits."""
-        self._next_ring.set()
-        self._next_ring = trio.Event()
+    def notify(self) -> None:
+        """Wake every task that waits."""
+        self._next_change.set()
+        self._next_change = trio.Event()
 
 
 async def wait_any(*events: trio.Event) -> None:

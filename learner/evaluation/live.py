@@ -67,7 +67,7 @@ class LiveEvaluation:
         ledger: where all of it is recorded.
         progress: told of what was found.
         metrics: gets a line for each evaluation.
-        bell: rung when there may be work again.
+        changes: notified when there may be work again.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LiveEvaluation:
         ledger: Ledger,
         progress: LearnerProgress,
         metrics: JsonLines,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
     ) -> None:
         self._table = table
         self._plan = plan
@@ -92,7 +92,7 @@ class LiveEvaluation:
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._bell = bell
+        self._changes = changes
         self._teller = EvaluationMetrics(metrics)
         self._evaluators = Evaluators(nodes, max_share=table.max_share)
         self._prompts: list[Prompt] = []
@@ -190,7 +190,7 @@ class LiveEvaluation:
     def judged(self, ends: Sequence[LeaseEnded]) -> None:
         """Take note of judged results, and of the leases that are over by them."""
         self._tell_ended(ends)
-        self._bell.ring()
+        self._changes.notify()
 
     # Running.
 
@@ -215,31 +215,31 @@ class LiveEvaluation:
     async def run(self) -> None:
         """End leases whose time is over, and evaluations that are over; until cancelled."""
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             if self._now is not None:
                 self.end_leases(self._over(self._now.round))
                 late = self._now.round.late(trio.current_time())
                 if late - self._told_late:
-                    self._bell.ring()  # who waits for work may be asked in place of them
+                    self._changes.notify()  # who waits for work may be asked in place of them
                 self._told_late = late
                 why = self._why_over(self._now)
                 if why is not None:
                     await self._finish_round(self._now, why)
             with trio.move_on_after(_NAP_S):
-                await ring.wait()
+                await change.wait()
 
     def stop(self) -> None:
         """Let :meth:`finish` return at once: a resumed learner goes on with the evaluation."""
         self._is_stopped = True
-        self._bell.ring()
+        self._changes.notify()
 
     async def finish(self) -> None:
         """Evaluate the last version, now that training is over; returns when that is done."""
         self._is_last = True
-        self._bell.ring()
+        self._changes.notify()
         deadline_s = trio.current_time() + self._table.timeout_s
         while not self._is_stopped and (self._now is not None or self._is_due()):
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             if self._now is not None:
                 deadline_s = trio.current_time() + self._table.timeout_s
             elif trio.current_time() >= deadline_s or self._are_gone(None):
@@ -250,7 +250,7 @@ class LiveEvaluation:
                 )
                 return
             with trio.move_on_after(_NAP_S):
-                await ring.wait()
+                await change.wait()
 
     # Inside.
 
@@ -292,7 +292,7 @@ class LiveEvaluation:
             samples_per_prompt=self._plan.samples_per_prompt,
             max_nodes=self._max_at_once(),
         )
-        self._bell.ring()
+        self._changes.notify()
 
     def _over(self, found: EvaluationRound) -> list[tuple[LeaseRecord, LeaseState]]:
         """Return the leases that nothing will come of in time."""
@@ -310,7 +310,7 @@ class LiveEvaluation:
             self._note_work(end.peer)
             tell_ended(end)
         if ends:
-            self._bell.ring()
+            self._changes.notify()
 
     def _note_work(self, peer: PeerId) -> None:
         """Note whether a node is kept from newer versions."""
@@ -340,7 +340,7 @@ class LiveEvaluation:
         found = now.round
         found.is_closed = True
         while found.is_judging:
-            await self._bell.next_ring.wait()
+            await self._changes.next_change.wait()
         self.end_leases([(lease, LeaseState.RETURNED) for lease in found.leases.active])
         point = await trio.to_thread.run_sync(
             partial(
@@ -365,4 +365,4 @@ class LiveEvaluation:
         self._last, self._now = found, None
         self._evaluators.are_at_work()
         self._teller.say(found, point, outcome, why)
-        self._bell.ring()
+        self._changes.notify()

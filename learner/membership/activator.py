@@ -59,14 +59,14 @@ class Activator:
         links: LinkTable,
         progress: LearnerProgress,
         selector: SelectorConfig,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
     ) -> None:
         self._nodes = nodes
         self._links = links
         self._progress = progress
         self._sigmas = selector.sigmas
         self._limits = limits_of(selector)
-        self._bell = bell
+        self._changes = changes
         self._wanted = trio.Event()
         self._limiter = trio.CapacityLimiter(2)
         self._selection: Selection | None = None
@@ -127,7 +127,7 @@ class Activator:
         """Tell every node that the run is over."""
         for node in self._nodes.present:
             self._direct(node, Directive.FINISHED, "the run is finished")
-        self._bell.ring()
+        self._changes.notify()
 
     async def run(self) -> None:
         """Choose until cancelled."""
@@ -193,7 +193,7 @@ class Activator:
                 directive = Directive.ACTIVE if choice.is_active else Directive.STANDBY
                 self._direct(node, directive, choice.why)
         self._tell(selection)
-        self._bell.ring()
+        self._changes.notify()
 
     def _direct(self, node: Node, directive: Directive, why: str) -> None:
         now_s = trio.current_time()

@@ -47,7 +47,7 @@ class HeartbeatService:
         activator: decides who works.
         heartbeat_s: how often nodes report.
         links: what is known of their lines.
-        bell: rung when there may be work for somebody.
+        changes: notified when there may be work for somebody.
         host_of: returns the address from which a peer comes; empty if it is not known.
         newest_version: returns the newest version published.
         adverts: drops addresses that others are not to dial.
@@ -64,7 +64,7 @@ class HeartbeatService:
         activator: Activator,
         heartbeat_s: float,
         links: LinkTable,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         host_of: Callable[[PeerId], str],
         newest_version: Callable[[], PolicyVersion | None],
         adverts: AdvertFilter,
@@ -80,7 +80,7 @@ class HeartbeatService:
         self._progress = progress
         self._activator = activator
         self._heartbeat_s = heartbeat_s
-        self._bell = bell
+        self._changes = changes
 
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to one heartbeat.
@@ -158,7 +158,7 @@ class HeartbeatService:
         self._activator.finish()
         with trio.move_on_after(grace_s):
             while self._nodes.present:
-                await self._bell.next_ring.wait()
+                await self._changes.next_change.wait()
 
     async def _act_on(self, news: NodeChange, node: Node) -> None:
         name = node.advert.name
@@ -209,7 +209,7 @@ class HeartbeatService:
             self._activator.changed()
         if news != NodeChange():
             # A request for work that is held may be granted now: of its new version, say.
-            self._bell.ring()
+            self._changes.notify()
 
     async def _end_sessions(self, peer: PeerId, *, except_session: str | None) -> None:
         for kind in self._kinds:

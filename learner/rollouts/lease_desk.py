@@ -74,13 +74,13 @@ class LeaseDesk:
         nodes: NodeTable,
         ledger: Ledger,
         progress: LearnerProgress,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
     ) -> None:
         self.dispatcher = dispatcher
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._bell = bell
+        self._changes = changes
 
     async def grant(self, ask: WorkRequest) -> Lease | NoWork:
         """Lease work to a node, on record."""
@@ -149,7 +149,7 @@ class LeaseDesk:
                 end = dispatcher.settle(lease, key, now_s)
             ends.append(end)
             drops.append(drop)
-        self._bell.ring()
+        self._changes.notify()
         await self._record_ends([end for end in ends if end is not None])
         await self._record_drops([drop for drop in drops if drop is not None])
 
@@ -169,7 +169,7 @@ class LeaseDesk:
         await self._record_drops(dropped)
         if formed.batch is None:
             return None
-        self._bell.ring()
+        self._changes.notify()
         return NextBatch(formed.batch, num_replaced, num_kept)
 
     async def end(self, leases: Sequence[tuple[LeaseRecord, LeaseState]]) -> None:
@@ -223,7 +223,7 @@ class LeaseDesk:
                 self._nodes.lease_took(end.peer, end.took_s)
                 self._progress.rollout_s.add(end.took_s, trio.current_time())
             tell_ended(end)
-        self._bell.ring()
+        self._changes.notify()
         await self._ledger.ended(ends, now_unix_s=time.time())
 
     async def _record_drops(self, drops: Sequence[Dropped]) -> None:
@@ -238,28 +238,28 @@ class LeaseDesk:
             if reason in _WASTE:
                 num_lost = len(groups) * self.dispatcher.rules.group_size
                 self._progress.dropped.add(num_lost, trio.current_time())
-        self._bell.ring()
+        self._changes.notify()
         await self._ledger.dropped(drops, now_unix_s=time.time())
 
     async def watch(self) -> None:
         """End leases as their time runs out, or the learner passes their deadline step."""
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             now_s = trio.current_time()
             await self.end(
                 self.dispatcher.leases.overdue(now_s=now_s, next_step=self.dispatcher.next_step)
             )
             late_s = self.dispatcher.next_late_s()
             if late_s is not None and late_s <= now_s:
-                late_s = None  # The bell has rung for it, and nobody has asked for work since.
+                late_s = None  # Its waiters were notified, and no node has asked for work since.
             times_s = (self.dispatcher.leases.next_expiry_s(), late_s, now_s + _LONGEST_NAP_S)
             wake_s = min(time_s for time_s in times_s if time_s is not None)
-            # A lease granted meanwhile lasts longer than the nap; an ended one rings.
+            # A lease granted meanwhile lasts longer than the nap; an ended one notifies.
             with trio.move_on_at(max(now_s + _SHORTEST_NAP_S, wake_s)) as nap:
-                await ring.wait()
+                await change.wait()
             if nap.cancelled_caught:
                 # As time passes leases become late, and what was too slow is better than nothing.
-                self._bell.ring()
+                self._changes.notify()
 
     def _note_work(self, peer: PeerId) -> None:
         has_lease = bool(self.dispatcher.leases.of_peer(peer))

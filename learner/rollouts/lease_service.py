@@ -46,7 +46,7 @@ class LeaseService:
         run_id: which run.
         nodes: who takes part.
         progress: of the run.
-        bell: rung when there may be work for somebody.
+        changes: notified when there may be work for somebody.
         wait_of: returns why a node has to wait for its results to be scored; None if it has not.
     """
 
@@ -57,7 +57,7 @@ class LeaseService:
         run_id: str,
         nodes: NodeTable,
         progress: LearnerProgress,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         wait_of: Callable[[PeerId], str | None],
     ) -> None:
         self._wait_of = wait_of
@@ -65,7 +65,7 @@ class LeaseService:
         self._run_id = run_id
         self._nodes = nodes
         self._progress = progress
-        self._bell = bell
+        self._changes = changes
 
     async def answer_old(self, peer: PeerId, data: bytes) -> bytes:
         """Return the reply to a call of a node that can't keep a version."""
@@ -91,12 +91,12 @@ class LeaseService:
     ) -> LeaseReply:
         deadline_s = trio.current_time() + request.wait_s
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             result = await self._try(peer, request, can_keep_version=can_keep_version)
             if isinstance(result, Lease):
                 return self._reply(lease=result)
             with trio.move_on_at(deadline_s) as scope:
-                await ring.wait()
+                await change.wait()
             if scope.cancelled_caught:
                 return self._reply(why=result.why)
 

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 async def feed_prompts(
     scorer: Scorer,
     dispatcher: Dispatcher,
-    bell: ChangeEvent,
+    changes: ChangeEvent,
     *,
     next_prompt: int,
     skipped: Sequence[int] = (),
@@ -40,7 +40,7 @@ async def feed_prompts(
     Args:
         scorer: has the prompts.
         dispatcher: gets them.
-        bell: rung when some are wanted, and when there are more.
+        changes: notified when some are wanted, and when there are more.
         next_prompt: the first that was never leased.
         skipped: prompts before it that were not leased either.
         held_out: packed prompts that are never trained on, even if the task has them twice.
@@ -54,16 +54,16 @@ async def feed_prompts(
     left_out = LeftOut() if left_out is None else left_out
     for index in skipped:
         while not dispatcher.num_prompts_wanted:
-            await bell.next_ring.wait()
+            await changes.next_change.wait()
         again = await scorer.draw(index, 1)
         dispatcher.add_prompts(_for_training(again.prompts, held_out, max_tokens))
-        bell.ring()
+        changes.notify()
     num_fruitless = 0
     while True:
-        ring = bell.next_ring
+        change = changes.next_change
         wanted = min(MAX_DRAWN, dispatcher.num_prompts_wanted)
         if not wanted:
-            await ring.wait()
+            await change.wait()
             continue
         drawn = await scorer.draw(next_prompt, wanted)
         num_drawn = len(drawn.prompts) + len(drawn.skipped)
@@ -81,7 +81,7 @@ async def feed_prompts(
         if num_fruitless > MAX_FRUITLESS:
             raise SwarmError(f"the task's prompts are all of no use: {left_out.last or _WHY_NOT}")
         dispatcher.add_prompts(usable)
-        bell.ring()
+        changes.notify()
         await trio.lowlevel.checkpoint()
 
 

@@ -63,7 +63,7 @@ class RolloutService:
         nodes: for what was refused.
         ledger: for what was refused whole.
         progress: of the run.
-        bell: rung when there may be work again.
+        changes: notified when there may be work again.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class RolloutService:
         nodes: NodeTable,
         ledger: Ledger,
         progress: LearnerProgress,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
     ) -> None:
         self._kinds = kinds
         self._run_id = run_id
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._bell = bell
+        self._changes = changes
         self._unproven = Throttle()
 
     async def answer(self, peer: PeerId, data: bytes) -> bytes:
@@ -141,7 +141,7 @@ class RolloutService:
             for result in results:
                 if result.is_reserved:
                     judging.cancel(result.key)
-            self._bell.ring()
+            self._changes.notify()
             raise
         self._tell_judged(results, kind, judging, lease)
         await judging.conclude(results)

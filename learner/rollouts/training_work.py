@@ -52,7 +52,7 @@ class TrainingWork:
         nodes: who takes part.
         ledger: where results are recorded before they count.
         progress: of the run.
-        bell: rung when there may be work again.
+        changes: notified when there may be work again.
     """
 
     desk: LeaseDesk
@@ -62,7 +62,7 @@ class TrainingWork:
     nodes: NodeTable
     ledger: Ledger
     progress: LearnerProgress
-    bell: ChangeEvent
+    changes: ChangeEvent
 
     @property
     def name(self) -> str:
@@ -166,7 +166,7 @@ class TrainingJudging:
         for reward in rewards:
             if reward.reward is not None and gate.scored(peer, now_s):
                 log.info("verifier.works", next="leases are granted again")
-                self.work.bell.ring()
+                self.work.changes.notify()
             is_failed = reward.reward is None and reward.fault is not ScoreFault.WAITING
             if is_failed and gate.failed(peer, reward.error, now_s):
                 log.warning("verifier.failing", why=gate.report(now_s))

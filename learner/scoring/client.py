@@ -121,7 +121,7 @@ class ProcessScorer:
         self._changed: ConfigError | None = None
         """What the task depends on that is not as it was when it was opened."""
         self._shares: FairShares[DrawJob | ScoreJob] = FairShares(limits.score_s)
-        self._bell = ChangeEvent()
+        self._changes = ChangeEvent()
 
     @property
     def opened(self) -> TaskOpened:
@@ -190,7 +190,7 @@ class ProcessScorer:
                 job.drop("too many of its completions wait to be scored")
             else:
                 self._shares.add(owner, job)
-        self._bell.ring()
+        self._changes.notify()
         try:
             yield
         finally:
@@ -285,20 +285,20 @@ class ProcessScorer:
                 await self._work(child)
             finally:
                 self._num_open -= 1
-                self._bell.ring()
+                self._changes.notify()
             child.kill()
         return None
 
     async def _work(self, child: Child) -> None:
         """Do jobs until the process is lost."""
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             if not child.is_alive:
                 log.warning("scorer.lost", error="died while idle")
                 return
             found = self._shares.next(num_processes=self._num_open)
             if found is None:
-                await ring.wait()
+                await change.wait()
                 continue
             owner, job = found
             try:
@@ -307,7 +307,7 @@ class ProcessScorer:
                 else:
                     is_lost = await self._score(child, owner, job)
             finally:
-                self._bell.ring()
+                self._changes.notify()
             if is_lost:
                 return
 

@@ -36,14 +36,14 @@ class PublishQueue:
         dispatcher: Dispatcher,
         nodes: NodeTable,
         ledger: Ledger,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         metrics: JsonLines,
     ) -> None:
         self._publisher = publisher
         self._dispatcher = dispatcher
         self._nodes = nodes
         self._ledger = ledger
-        self._bell = bell
+        self._changes = changes
         self._metrics = metrics
         self._todo_send, self._todo = trio.open_memory_channel[StepDone](1)
         self._num_open = 0
@@ -63,12 +63,12 @@ class PublishQueue:
                 done.metrics["publish_s"] = done.metrics["unix_s"] - trained_unix_s
             self._write(done.metrics)
             self._num_open -= 1
-            self._bell.ring()
+            self._changes.notify()
 
     async def wait_idle(self) -> None:
         """Return when everything handed on is published."""
         while self._num_open:
-            await self._bell.next_ring.wait()
+            await self._changes.next_change.wait()
 
     async def publish(
         self, step: int, snapshot: Path, *, expected_sha256: bytes | None = None
@@ -97,7 +97,7 @@ class PublishQueue:
         # Before anybody can have it, or a node that is quick would be taken for a liar.
         self._dispatcher.version_published(version, trio.current_time())
         await self._publisher.announce(version)
-        self._bell.ring()
+        self._changes.notify()
         await self._ledger.published(
             version,
             weights_sha256=published.weights_sha256,

@@ -62,7 +62,7 @@ class TrainingLoop:
         nodes: for contributions.
         ledger: where updates are recorded.
         progress: position and pace.
-        bell: rung whenever a batch might be complete.
+        changes: notified whenever a batch might be complete.
         snapshots: folder for weights on their way to the publisher.
         hand_on: takes every finished update; may hold the loop up, but not for a broadcast.
         saver: keeps checkpoints.
@@ -77,7 +77,7 @@ class TrainingLoop:
         nodes: NodeTable,
         ledger: Ledger,
         progress: LearnerProgress,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         snapshots: Path,
         hand_on: HandOn,
         saver: CheckpointSaver,
@@ -88,7 +88,7 @@ class TrainingLoop:
         self._nodes = nodes
         self._ledger = ledger
         self._progress = progress
-        self._bell = bell
+        self._changes = changes
         self._snapshots = snapshots
         self._hand_on = hand_on
         self._saver = saver
@@ -107,7 +107,7 @@ class TrainingLoop:
     def stop(self) -> None:
         """End after the update that is being made, if any, with a checkpoint."""
         self._stopping = True
-        self._bell.ring()
+        self._changes.notify()
 
     async def run(self) -> None:
         """Train; returns with a checkpoint of the last step saved.
@@ -140,12 +140,12 @@ class TrainingLoop:
     async def _next_batch(self) -> TrainingBatch | None:
         """Return the next batch, as soon as there is one; None if asked to stop."""
         while not self._stopping:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             formed = await self._desk.form_batch(self._progress.step)
             if formed is not None:
                 self._note_equal_groups(formed)
                 return formed.batch
-            await ring.wait()
+            await change.wait()
         return None
 
     async def _train(self, batch: TrainingBatch, wait_s: float) -> tuple[Updated, float]:
@@ -191,7 +191,7 @@ class TrainingLoop:
                 log.warning("node.not_sampled", peer=short(peer), why=why)
                 # What it has in hand is for others.
                 await self._desk.end_sessions(peer, except_session=None)
-                self._bell.ring()
+                self._changes.notify()
 
     async def _finish_step(self, metrics: dict[str, Any]) -> None:
         step, rules = self._progress.step, self._desk.dispatcher.rules

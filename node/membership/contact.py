@@ -25,4 +25,4 @@ class LearnerContact:
     def announce(self) -> None:
         """Have a heartbeat sent now: something has changed, or the learner seems not to know us."""
         self.pacer.changed()
-        self.changes.ring()
+        self.changes.notify()

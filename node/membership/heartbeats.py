@@ -141,7 +141,7 @@ class HeartbeatClient:
     async def wait_for_learner(self) -> None:
         """Return when the learner has answered."""
         while not self._pacer.has_learner:
-            await self._answers.next_ring.wait()
+            await self._answers.next_change.wait()
 
     def announce(self) -> None:
         """Send a heartbeat now: something has changed, or the learner seems not to know us."""
@@ -175,8 +175,8 @@ class HeartbeatClient:
 
     async def _wait_until_due(self) -> None:
         while True:
-            ring = self._contact.changes.next_ring
-            connection_ring = self._network.connection_changes.next_ring
+            change = self._contact.changes.next_change
+            connection_ring = self._network.connection_changes.next_change
             now_s = trio.current_time()
             wake_at_s = self._pacer.due_s
             if wake_at_s <= now_s:
@@ -185,7 +185,7 @@ class HeartbeatClient:
                 # Not found yet, or lost: discovery will connect to it.
                 wake_at_s = inf
             with trio.move_on_at(wake_at_s):
-                await wait_any(ring, connection_ring)
+                await wait_any(change, connection_ring)
 
     async def _beat(self, timeout_s: float) -> HeartbeatReply:
         # One at a time: of two on their way, the older might arrive last, and be believed.
@@ -249,7 +249,7 @@ class HeartbeatClient:
             case Directive.FINISHED:
                 self._on_event(RunFinished())
         self._on_reply(reply)
-        self._answers.ring()
+        self._answers.notify()
 
     def _failed(self, exc: NetworkError | RemoteProtocolError) -> None:
         retry_s = self._backoff.next_s()

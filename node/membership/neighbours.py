@@ -36,7 +36,7 @@ class Neighbours:
         self._wanted: dict[PeerId, PeerInfo] = {}
         self._trouble: dict[PeerId, tuple[Backoff, float]] = {}
         self._reached: set[PeerId] = set()
-        self._bell = ChangeEvent()
+        self._changes = ChangeEvent()
 
     def holders(self) -> frozenset[PeerId]:
         """Return the peers to ask for chunks: our neighbours that are connected, and the learner.
@@ -67,12 +67,12 @@ class Neighbours:
             self._wanted = wanted
             self._reached &= wanted.keys()
             self._trouble = {p: t for p, t in self._trouble.items() if p in wanted}
-            self._bell.ring()
+            self._changes.notify()
 
     async def run(self) -> NoReturn:
         """Connect to them until cancelled."""
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             now_s = trio.current_time()
             connected = self._network.connected_peers()
             absent = [
@@ -91,7 +91,7 @@ class Neighbours:
                 [self._retry_at_s(info.peer) for info in absent], default=now_s + CONNECT_S
             )
             with trio.move_on_at(min(next_s, now_s + CONNECT_S)):
-                await ring.wait()
+                await change.wait()
 
     def _retry_at_s(self, peer: PeerId) -> float:
         return self._trouble[peer][1] if peer in self._trouble else -1.0

@@ -89,7 +89,7 @@ class OwnerKeeper:
         self._is_leaving = False
         self._gpu_busy = ""
         self._decision: Decision = RunAction()
-        self._bell = ChangeEvent()
+        self._changes = ChangeEvent()
         self.changes = ChangeEvent()
         """Rung when the node was paused, or works again."""
         self._io = trio.CapacityLimiter(1)
@@ -160,7 +160,7 @@ class OwnerKeeper:
         self._act(now_s)
         if was_paused and self.paused:
             self._node.pause(relays=settings.relay_while_paused)
-        self._bell.ring()
+        self._changes.notify()
         log.info("owner.set", **{name.replace("-", "_"): text for name, text in changes.items()})
         return "set " + ", ".join(f"{name}={text}" for name, text in changes.items())
 
@@ -172,10 +172,10 @@ class OwnerKeeper:
             if self._monitor is not None:
                 nursery.start_soon(self._watch_gpu, self._monitor)
             while True:
-                ring = self._bell.next_ring
+                change = self._changes.next_change
                 self._act(trio.current_time())
                 with trio.move_on_after(LOOK_S):
-                    await ring.wait()
+                    await change.wait()
 
     async def _watch_gpu(self, monitor: GpuMonitor) -> NoReturn:
         watch, power_w, has_complained = GpuWatch(), None, False
@@ -196,7 +196,7 @@ class OwnerKeeper:
                         reading.uses, own_pid=self._own_pid, parent_of=self._parent_of
                     )
                     self._gpu_busy = watch.look(others, trio.current_time())
-                    self._bell.ring()
+                    self._changes.notify()
             else:
                 self._gpu_busy = ""
             await trio.sleep(GPU_LOOK_S)
@@ -227,7 +227,7 @@ class OwnerKeeper:
         before, self._decision = self._decision, decision
         if type(before) is type(decision):
             return
-        self.changes.ring()
+        self.changes.notify()
         match decision:
             case RunAction():
                 log.info("node.resumed")

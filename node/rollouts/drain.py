@@ -25,7 +25,7 @@ class Drain:
 
     Args:
         work: what is in hand.
-        bell: rung when that has changed.
+        changes: notified when that has changed.
         requester: hands leases back.
         on_ended: told which leases ended.
         on_drained: called when nothing is in hand any more.
@@ -35,7 +35,7 @@ class Drain:
     def __init__(
         self,
         work: Workload,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         requester: LeaseRequester,
         *,
         on_ended: Callable[[Sequence[Ending]], None],
@@ -43,7 +43,7 @@ class Drain:
         is_learner_silent: Callable[[], bool],
     ) -> None:
         self._work = work
-        self._bell = bell
+        self._changes = changes
         self._requester = requester
         self._on_ended = on_ended
         self._on_drained = on_drained
@@ -85,4 +85,4 @@ class Drain:
 
     async def _until_nothing_is_in_hand(self) -> None:
         while self._work.num_leases:
-            await self._bell.next_ring.wait()
+            await self._changes.next_change.wait()

@@ -31,13 +31,13 @@ class LeaseRequester:
     Args:
         calls: to the learner.
         work: says when to ask, and gets what is given.
-        bell: rung when there may be a reason to ask.
+        changes: notified when there may be a reason to ask.
         max_completions: to ask for at once.
         applied_version: what the engine samples with now.
         on_ended: gets leases that ended by this.
         on_step: told the learner's step.
         on_doubt: the learner may not know us; it should get a heartbeat.
-        wanted: rung when the learner (again) wants work: no reason to wait any longer.
+        wanted: notified when the learner (again) wants work: no reason to wait any longer.
         rng: for jitter.
     """
 
@@ -45,7 +45,7 @@ class LeaseRequester:
         self,
         calls: LearnerClient,
         work: Workload,
-        bell: ChangeEvent,
+        changes: ChangeEvent,
         *,
         max_completions: int,
         applied_version: Callable[[], PolicyVersion | None],
@@ -57,7 +57,7 @@ class LeaseRequester:
     ) -> None:
         self._calls = calls
         self._work = work
-        self._bell = bell
+        self._changes = changes
         self._max_completions = max_completions
         self._applied_version = applied_version
         self._on_ended = on_ended
@@ -80,7 +80,7 @@ class LeaseRequester:
     async def until_all_given_back(self) -> None:
         """Return when the learner has been told of all."""
         while self._num_returning:
-            await self._bell.next_ring.wait()
+            await self._changes.next_change.wait()
 
     async def run(self) -> None:
         """Ask and give back until cancelled."""
@@ -90,28 +90,28 @@ class LeaseRequester:
 
     async def _keep_asking(self, nursery: trio.Nursery) -> NoReturn:
         while True:
-            ring = self._bell.next_ring
+            change = self._changes.next_change
             version = self._applied_version()
             if version is not None and self._work.may_ask(version):
                 self._work.asked(version)
                 nursery.start_soon(self._ask, version)
             else:
-                await ring.wait()
+                await change.wait()
 
     async def _ask(self, version: PolicyVersion) -> None:
-        ring = self._wanted.next_ring
+        change = self._wanted.next_change
         try:
             reply = await self._calls.ask_for_lease(version, max_completions=self._max_completions)
         except (NetworkError, RemoteProtocolError) as exc:
             log.debug("lease.not_asked", error=str(exc))
             self._on_doubt()
             with trio.move_on_after(self._backoff.next_s()):
-                await ring.wait()
+                await change.wait()
         else:
             self._backoff.reset()
             await self._take(reply)
         self._work.answered(version)
-        self._bell.ring()
+        self._changes.notify()
 
     async def _take(self, reply: LeaseReply) -> None:
         self._on_step(reply.learner_step)
@@ -142,4 +142,4 @@ class LeaseRequester:
                 # The learner will take it back when its time is up.
                 log.info("lease.not_handed_back", lease=ending.lease_id, error=str(exc))
             self._num_returning -= 1
-            self._bell.ring()
+            self._changes.notify()

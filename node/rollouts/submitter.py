@@ -47,7 +47,7 @@ class Submitter:
         on_ended: gets the leases that ended by this.
         on_step: told the learner's step.
         on_doubt: the learner may not know us; it should get a heartbeat.
-        wanted: rung when the learner (again) wants work: no reason to wait any longer.
+        wanted: notified when the learner (again) wants work: no reason to wait any longer.
         rng: for jitter.
     """
 
@@ -80,7 +80,7 @@ class Submitter:
     async def _submit(self, submission: Submission) -> None:
         backoff = Backoff(self._rng, cap_s=MAX_RETRY_S)
         while self._work.has(submission.lease_id):
-            ring = self._wanted.next_ring
+            change = self._wanted.next_change
             try:
                 reply = await self._calls.submit(
                     submission.lease_id,
@@ -106,7 +106,7 @@ class Submitter:
             submission = replace(submission, num_attempts=submission.num_attempts + 1)
             self._on_doubt()
             with trio.move_on_after(wait_s):
-                await ring.wait()
+                await change.wait()
 
     def _judged(self, submission: Submission, reply: SubmissionReply) -> None:
         lease_id, num = submission.lease_id, len(submission.rollouts)

@@ -111,7 +111,7 @@ class Worker:
         )
         self._backoff = Backoff(rng, cap_s=MAX_RETRY_S)
         self._rest_s = 0.0
-        self._bell = ChangeEvent()
+        self._changes = ChangeEvent()
         self._wanted = ChangeEvent()
         self._tally = RefusalTally()
         self._has_refused = trio.Event()
@@ -120,7 +120,7 @@ class Worker:
         self._keeper = LeaseRequester(
             calls,
             self._work,
-            self._bell,
+            self._changes,
             max_completions=max_batch,
             applied_version=lambda: engine.applied_version,
             on_ended=self._ended,
@@ -131,7 +131,7 @@ class Worker:
         )
         self._drain = Drain(
             self._work,
-            self._bell,
+            self._changes,
             self._keeper,
             on_ended=self._ended,
             on_drained=on_drained,
@@ -173,7 +173,7 @@ class Worker:
     def rest(self, *, is_wanted: bool) -> None:
         """Give the engine nothing from now on, no version either; or do again."""
         self._is_resting = is_wanted
-        self._bell.ring()
+        self._changes.notify()
 
     def pause(self) -> None:
         """Ask for no more, finish what the engine has begun, give back the rest."""
@@ -183,13 +183,13 @@ class Worker:
     def take_work(self) -> None:
         """Ask for leases from now on."""
         self._work.take(is_wanted=True)
-        self._wanted.ring()
-        self._bell.ring()
+        self._wanted.notify()
+        self._changes.notify()
 
     def stop_taking_work(self) -> None:
         """Ask for no more; what is in hand is finished."""
         self._work.take(is_wanted=False)
-        self._bell.ring()
+        self._changes.notify()
 
     def hand_back(self, why: str) -> None:
         """Give back everything that is not sampled."""
@@ -207,7 +207,7 @@ class Worker:
 
     def engine_changed(self) -> None:
         """Look again at what the engine can do."""
-        self._bell.ring()
+        self._changes.notify()
 
     # Running.
 
@@ -245,7 +245,7 @@ class Worker:
                 case _:
                     assert_never(ending)
         if endings:
-            self._bell.ring()
+            self._changes.notify()
 
     # The engine.
 
@@ -253,16 +253,16 @@ class Worker:
         version: PolicyVersion | None = None
         while True:
             version = (await self._policies.next_version(version)).version
-            self._bell.ring()
+            self._changes.notify()
 
     async def _keep_engine_busy(self) -> NoReturn:
         async with trio.open_nursery() as nursery:
             while True:
                 rest_s, self._rest_s = self._rest_s, 0.0
                 await trio.sleep(rest_s)
-                ring = self._bell.next_ring
+                change = self._changes.next_change
                 if self._is_resting:
-                    await ring.wait()
+                    await change.wait()
                     continue
                 self._ended(self._work.passed(self._engine.applied_version))
                 if not self._work.is_kept(self._engine.applied_version):
@@ -270,13 +270,13 @@ class Worker:
                 job = self._work.next_job(self._engine.applied_version, self._policies.versions)
                 match job:
                     case None:
-                        await self._idle(ring)
+                        await self._idle(change)
                     case Apply() if self._work.is_kept(self._engine.applied_version):
-                        await self._keep(ring)
+                        await self._keep(change)
                     case Apply(version):
-                        await self._do(partial(self._apply, version), ring)
+                        await self._do(partial(self._apply, version), change)
                     case SampleParts():
-                        sample = partial(self._do, partial(self._sample, job), ring)
+                        sample = partial(self._do, partial(self._sample, job), change)
                         if self._engine.is_continuous:
                             nursery.start_soon(sample)
                         else:
@@ -284,39 +284,39 @@ class Worker:
                     case _:
                         assert_never(job)
 
-    async def _do(self, job: Callable[[], Awaitable[None]], ring: trio.Event) -> None:
+    async def _do(self, job: Callable[[], Awaitable[None]], change: trio.Event) -> None:
         try:
             await job()
         except EngineDownError as exc:
             log.debug("engine.down", error=str(exc))
-            await ring.wait()
+            await change.wait()
         except ChildError as exc:
             self._rest_s = self._backoff.next_s()
             self._on_trouble()
             log.error("engine.refused", error=str(exc), retry_in_s=round(self._rest_s, 1))
-        self._bell.ring()
+        self._changes.notify()
 
-    async def _keep(self, ring: trio.Event) -> None:
+    async def _keep(self, change: trio.Event) -> None:
         """Wait a moment before a newer version is applied: there may be more work of this one."""
         self._keep_until_s = self._keep_until_s or trio.current_time() + KEEP_S
         with trio.move_on_at(self._keep_until_s) as scope:
-            await ring.wait()
+            await change.wait()
         if scope.cancelled_caught:
             self._keep_until_s = None
             self._work.let_go()
 
-    async def _idle(self, ring: trio.Event) -> None:
+    async def _idle(self, change: trio.Event) -> None:
         """Wait for something to do; time the engine if there has been nothing for a while."""
         held = self._policies.held
         has_work = self._work.is_taking or self._work.num_leases
         can_work = self._engine.applied_version is not None
         if self._calibration.is_done or has_work or not can_work or held is None:
             self._idle_since_s = None
-            await ring.wait()
+            await change.wait()
             return
         self._idle_since_s = self._idle_since_s or trio.current_time()
         with trio.move_on_at(self._idle_since_s + CALIBRATE_AFTER_S) as scope:
-            await ring.wait()
+            await change.wait()
         if scope.cancelled_caught:
             await self._calibration.run(held.manifest.sampling)
             self._on_calibrated()
@@ -355,7 +355,7 @@ class Worker:
             self._retry_refused_s = RETRY_REFUSED_S
         log.info("policy.applied", version=version, took_s=round(seconds, 3))
         self._on_applied(version)
-        self._bell.ring()
+        self._changes.notify()
 
     def _refused(self, version: PolicyVersion, what_next: str, error: str) -> None:
         self._errors[TroubleKind.APPLY] = f"version {version}: {error}"
@@ -378,7 +378,7 @@ class Worker:
             )
             await trio.sleep(rest_s)
             self._work.try_again()
-            self._bell.ring()
+            self._changes.notify()
 
     async def _sample(self, job: SampleParts) -> None:
         groups = [group for part in job.parts for group in part.groups]

@@ -98,10 +98,10 @@ async def test_a_change_of_connections_wakes_those_who_wait_on_either_side(world
     async def changed(network: Network, peers: set[PeerId]) -> None:
         with trio.fail_after(PATIENCE_S):
             while True:
-                ring = network.connection_changes.next_ring
+                change = network.connection_changes.next_change
                 if network.connected_peers() == peers:
                     return
-                await ring.wait()
+                await change.wait()
 
     async with world.join(1) as a:
         async with world.join(2) as b:
@@ -123,13 +123,13 @@ async def test_a_change_of_connections_wakes_those_who_wait_on_either_side(world
 async def test_an_unchanged_set_of_connections_wakes_nobody(world: World) -> None:
     async with swarm_of(world, 2) as (a, b):
         while b.connected_peers() != {a.peer} or a.connected_peers() != {b.peer}:
-            await b.connection_changes.next_ring.wait()
-        rings = a.connection_changes.next_ring, b.connection_changes.next_ring
+            await b.connection_changes.next_change.wait()
+        changes = a.connection_changes.next_change, b.connection_changes.next_change
         await a.connect(info_of(b))
         serve_echo(b)
         assert await ask(a, b.peer, b"hello") == b"hello"
 
-        assert not any(ring.is_set() for ring in rings)
+        assert not any(change.is_set() for change in changes)
 
 
 async def test_both_sides_see_the_same_two_ends_of_a_connection(world: World) -> None:

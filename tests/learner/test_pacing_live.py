@@ -131,10 +131,10 @@ async def test_a_late_lease_that_nobody_can_take_over_wakes_the_learner_no_more_
     async with open_world(tmp_path) as world:
         world.learner.dispatcher.next_late_s = lambda: 0.0  # type: ignore[method-assign]
         await trio.sleep(2.0)
-        bell = world.learner.desk._bell
+        changes = world.learner.desk._changes
         num_rings = 0
         with trio.move_on_after(20.0):
             while True:
-                await bell.next_ring.wait()
+                await changes.next_change.wait()
                 num_rings += 1
     assert num_rings <= 40

@@ -68,7 +68,7 @@ class Connections:
         """Compare who is connected with the last time, and say whether that has changed."""
         before, self._seen = self._seen, self.peers()
         if self._seen != before:
-            self.changes.ring()
+            self.changes.notify()
 
     async def connect(
         self, info: PeerInfo, *, timeout_s: float = 10.0, told_by: str | None = None

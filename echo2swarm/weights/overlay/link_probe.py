@@ -45,7 +45,7 @@ async def send_blocks(stream: Stream, *, may_i_send: MayISend | None = None) -> 
         NetworkError: the stream broke.
         RemoteProtocolError: the other end does not keep to the protocol.
     """
-    sender, bell = ProbeSender(trio.current_time()), ChangeEvent()
+    sender, changes = ProbeSender(trio.current_time()), ChangeEvent()
 
     failure: NetworkError | RemoteProtocolError | None = None
 
@@ -53,10 +53,10 @@ async def send_blocks(stream: Stream, *, may_i_send: MayISend | None = None) -> 
         nonlocal failure
         try:
             while not sender.is_done:
-                ring = bell.next_ring
+                change = changes.next_change
                 size = sender.next_block_bytes(trio.current_time())
                 if size is None:
-                    await ring.wait()
+                    await change.wait()
                     continue
                 if may_i_send is not None:
                     await may_i_send(size)
@@ -74,7 +74,7 @@ async def send_blocks(stream: Stream, *, may_i_send: MayISend | None = None) -> 
                 if not isinstance(message, ProbeSeen):
                     raise RemoteProtocolError(f"{type(message).__name__} instead of ProbeSeen")
                 sender.seen(message, trio.current_time())
-                bell.ring()
+                changes.notify()
         except (NetworkError, RemoteProtocolError) as exc:
             failure = exc
         nursery.cancel_scope.cancel()

@@ -115,13 +115,13 @@ class UploadBudget:
         """Set what the owner allows from now on; None leaves it open again."""
         self._max_bytes_per_s = _checked(max_bytes_per_s)
         self._bucket.set_rate(max_bytes_per_s, trio.current_time())
-        self._changes.ring()
+        self._changes.notify()
 
     def suggest(self, bytes_per_s: float | None) -> None:
         """Set the cap, unless the owner has: theirs is never changed."""
         if self._max_bytes_per_s is None:
             self._bucket.set_rate(bytes_per_s, trio.current_time())
-            self._changes.ring()
+            self._changes.notify()
 
     async def wait_for_owner(self, num_bytes: int) -> None:
         """Return when the owner's cap lets ``num_bytes`` be sent; a suggested one holds not."""
@@ -135,10 +135,10 @@ class UploadBudget:
         try:
             while (wait_s := self._bucket.wait_s(turn, trio.current_time())) > 0:
                 with trio.move_on_after(wait_s):
-                    await self._changes.next_ring.wait()
+                    await self._changes.next_change.wait()
         except trio.Cancelled:
             self._bucket.give_back(num_bytes)
-            self._changes.ring()
+            self._changes.notify()
             raise
         self._waited_s += trio.current_time() - began_s
 

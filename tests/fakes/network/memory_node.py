@@ -348,14 +348,14 @@ class MemoryNetwork:
         where = "" if other is None else other.where.removeprefix("/ip4/").partition("/")[0]
         seat = self._seat_of[peer] = ConnectionSeat(where, is_dialled, peer)
         victim = self._seats.take(seat)
-        self._changes.ring()
+        self._changes.notify()
         return None if victim is None else victim.peer
 
     def unlinked(self, peer: PeerId) -> None:
         """Note that the connection to ``peer`` is gone, and break every stream on it."""
         if (seat := self._seat_of.pop(peer, None)) is not None:
             self._seats.leave(seat)
-            self._changes.ring()
+            self._changes.notify()
         for stream in [s for s in self._streams if s.peer == peer]:
             stream.reset()
             self._streams.discard(stream)

@@ -217,7 +217,7 @@ async def open_services(folder: Path, *kinds: WorkKind) -> AsyncIterator[Service
         rollouts=RolloutConfig(),
         timeline=Timeline(trio.current_time()),
     )
-    bell = ChangeEvent()
+    changes = ChangeEvent()
     async with open_ledger(folder / "ledger.sqlite", run_id=RUN, max_staleness=1) as ledger:
         yield Services(
             nodes,
@@ -226,11 +226,11 @@ async def open_services(folder: Path, *kinds: WorkKind) -> AsyncIterator[Service
                 run_id=RUN,
                 nodes=nodes,
                 progress=progress,
-                bell=bell,
+                changes=changes,
                 wait_of=lambda peer: None,
             ),
             RolloutService(
-                kinds, run_id=RUN, nodes=nodes, ledger=ledger, progress=progress, bell=bell
+                kinds, run_id=RUN, nodes=nodes, ledger=ledger, progress=progress, changes=changes
             ),
         )
 

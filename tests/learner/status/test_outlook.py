@@ -93,7 +93,7 @@ async def test_advice_is_made_of_nodes_and_pace() -> None:
         links=LinkTable(LEARNER, Traffic(), random.Random(0)),
         progress=made,
         selector=SelectorConfig(),
-        bell=ChangeEvent(),
+        changes=ChangeEvent(),
     )
 
     situation = situation_of(made, nodes, activator, 100.0)
@@ -111,7 +111,7 @@ async def test_without_nodes_advice_begins_with_the_ticket() -> None:
         links=LinkTable(LEARNER, Traffic(), random.Random(0)),
         progress=made,
         selector=SelectorConfig(),
-        bell=ChangeEvent(),
+        changes=ChangeEvent(),
     )
 
     assert "ticket" in advise(situation_of(made, nodes, activator, 1.0))
