@@ -67,7 +67,10 @@ class OtherPrompts:
     def _index(self, index: int) -> int:
         num_missed = 0
         while len(self._indices) <= index:
-            prompt = _made(self._others, self._next)
+            candidate = self._next
+            # First: a prompt that takes too long is interrupted, and must not be met again.
+            self._next += 1
+            prompt = _made(self._others, candidate)
             if prompt is None or prompt in self._seen:
                 num_missed += 1
                 if num_missed > _MAX_MISSES:
@@ -78,8 +81,7 @@ class OtherPrompts:
             else:
                 num_missed = 0
                 self._seen.add(prompt)
-                self._indices.append(self._next)
-            self._next += 1
+                self._indices.append(candidate)
         return self._indices[index]
 
 

@@ -1,6 +1,7 @@
 """What is evaluated on is never trained on."""
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from learner.tasks.base import PromptText
 from learner.tasks.held_out import OtherPrompts, open_held_out
 from learner.tasks.registry import open_task
 from learner.tasks.splitting import EpochOrder, HeldOutBy, is_held_out, normalized, split
+from learner.tasks.time_limit import TimeLimitError, call_within
 
 BY: tuple[HeldOutBy, ...] = ("content", "position")
 OLD_CHOICE = (13, 15, 24)
@@ -139,3 +141,21 @@ def test_a_prompt_that_is_held_out_is_scored_as_itself() -> None:
     assert task.score(1, "8") == 1.0
     with pytest.raises(ConfigError, match="no more than 3 prompts"):
         task.prompt(3)
+
+
+class Hanging(Numbers):
+    """Its prompt 8 takes for ever."""
+
+    def prompt(self, index: int) -> PromptText:
+        if index == 8:
+            time.sleep(60)
+        return super().prompt(index)
+
+
+def test_a_held_out_prompt_that_hangs_is_passed_over_after_its_time_limit() -> None:
+    task = OtherPrompts(Hanging(), trained=Numbers(), num_trained=7)
+
+    assert call_within(30, lambda: task.prompt(0)) == "7"
+    with pytest.raises(TimeLimitError):
+        call_within(0.05, lambda: task.prompt(1))
+    assert call_within(30, lambda: task.prompt(1)) == "9"
