@@ -116,6 +116,7 @@ def summarize_run(record: RunRecord) -> dict[str, Any]:
         "engines": [each.as_dict() for each in by_engine(record.contributions)],
         "contributions": [each.as_dict() for each in record.contributions],
         "shares": [shares.as_dict() for shares in record.shares],
+        "skipped_prompts": list(record.skipped_prompts),
         "missing": list(record.missing),
     }
 
@@ -180,6 +181,10 @@ def report_text(record: RunRecord, figures: dict[str, Any], plots: dict[str, str
         _section("Shares", _picture("shares", plots), _shares(record)),
         _section("Refused", f"By the learner, by reason: {refusals_text(record.refusals)}."),
     ]
+    if record.skipped_prompts:
+        lines = (f"- {printable(each, max_chars=400)}" for each in record.skipped_prompts)
+        told = "These were left out, in training or evaluation:"
+        parts.append(_section("Skipped prompts", told, "\n".join(lines)))
     if record.missing:
         parts.append(
             _section("Missing", *(f"- {printable(m, max_chars=400)}" for m in record.missing))

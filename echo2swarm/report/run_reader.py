@@ -33,6 +33,8 @@ _FORMAT_WITH_EVALUATIONS: Final = 3
 APPLIED_EVENT: Final = "version.applied"
 STARTED_EVENT: Final = "run.started"
 PUBLISHED_EVENT: Final = "version.published"
+SKIPPED_EVENTS: Final = frozenset({"prompts.skipped", "evaluation.prompts_skipped"})
+MAX_SKIPPED: Final = 50
 _LEDGER, _METRICS, _EVENTS = "ledger.sqlite", "metrics.jsonl", "events.jsonl"
 
 
@@ -99,6 +101,7 @@ def read_run(run_dir: Path) -> RunRecord:
         contributions=_contributions(ledger.counts, drift_of_nodes(metrics), names, engines),
         evaluations=ledger.evaluations,
         num_evaluations_dropped=ledger.num_evaluations_dropped,
+        skipped_prompts=_skipped_prompts(events),
     )
 
 
@@ -280,6 +283,20 @@ def _broadcast_s(events: Iterable[dict[str, Any]]) -> dict[int, dict[str, float]
         if isinstance(version, int) and isinstance(name, str) and seconds is not None:
             found.setdefault(version, {}).setdefault(name, seconds)
     return found
+
+
+def _skipped_prompts(events: Iterable[dict[str, Any]]) -> tuple[str, ...]:
+    """Return the prompts that were left out, each once, with the reason; no more than some."""
+    found: dict[str, None] = {}
+    for event in events:
+        which = event.get("which")
+        if event.get("event") not in SKIPPED_EVENTS or not isinstance(which, list):
+            continue
+        why = event.get("why")
+        for each in which:
+            if isinstance(each, str) and len(found) < MAX_SKIPPED:
+                found[f"{each} ({why})" if isinstance(why, str) and why else each] = None
+    return tuple(found)
 
 
 def _delta_bytes(events: Iterable[dict[str, Any]]) -> dict[int, int]:

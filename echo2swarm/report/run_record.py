@@ -126,6 +126,8 @@ class RunRecord:
     """Those that found something, by version."""
     num_evaluations_dropped: int = 0
     """Those that found nothing."""
+    skipped_prompts: tuple[str, ...] = ()
+    """Prompts that were left out, by file and line or number, with the reason."""
 
     @property
     def rewards(self) -> list[float]:

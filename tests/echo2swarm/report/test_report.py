@@ -1,3 +1,4 @@
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -56,6 +57,22 @@ def test_a_report_has_text_figures_and_pictures(run_dir: Path, tmp_path: Path) -
         assert (out / f"{name}.png").read_bytes().startswith(PNG_MAGIC)
     assert msgspec.json.decode((out / "report.json").read_bytes())["run_id"] == "demo-7f3a"
     assert "## Missing" not in text
+
+
+def test_prompts_that_were_left_out_are_named_once_with_the_reason(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    skipped = {"event": "prompts.skipped", "count": 1, "why": "they can't be made"}
+    with (run_dir / "events.jsonl").open("a") as file:
+        for which in (["rows.jsonl:60: KeyError"], ["rows.jsonl:60: KeyError"], [7], "x"):
+            file.write(json.dumps({**skipped, "which": which}) + "\n")
+
+    text = write_report(run_dir, tmp_path / "out").read_text()
+
+    assert "## Skipped prompts" in text
+    assert text.count("rows.jsonl:60: KeyError") == 1
+    figures = msgspec.json.decode((tmp_path / "out" / "report.json").read_bytes())
+    assert figures["skipped_prompts"] == ["rows.jsonl:60: KeyError (they can't be made)"]
 
 
 def test_evaluations_are_a_curve_with_its_intervals(run_dir: Path, tmp_path: Path) -> None:
