@@ -1,10 +1,12 @@
 """The measures of how the code reads, on small trees made for the purpose."""
 
 import ast
+from pathlib import Path
 
 import pytest
 
 from benchmarks.house import (
+    PACKAGES,
     ROOT,
     Module,
     circles,
@@ -82,6 +84,17 @@ def test_files_of_a_walk_count_once() -> None:
     )
 
     assert walk_files(tour) == {"a": ["node/a.py", "node/b.py"]}
+
+
+@pytest.mark.parametrize(("num_lines", "is_large"), [(400, False), (401, True)])
+def test_a_module_over_the_limit_is_found(tmp_path: Path, num_lines: int, is_large: bool) -> None:
+    for package in PACKAGES:
+        (tmp_path / package / "inside").mkdir(parents=True)
+    (tmp_path / "node" / "inside" / "a.py").write_text("x = 1\n" * num_lines)
+
+    found = measure(tmp_path).figures["large_modules"]
+
+    assert found == ({"node/inside/a.py": num_lines} if is_large else {})
 
 
 def test_every_figure_of_this_checkout_can_be_measured() -> None:
